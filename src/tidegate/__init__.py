@@ -1,0 +1,1 @@
+"""Position-driven ETL on Spark."""

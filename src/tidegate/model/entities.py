@@ -1,0 +1,99 @@
+"""The entities of a task execution dataset, field for field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.model.execution import Execution
+from tidegate.model.lineage import Definition
+
+
+def dataset_id(flow: str) -> str:
+    """Name the dataset that holds a flow's log."""
+    return f"system:task_execution:{flow}"
+
+
+def task_started(execution: Execution, definition: Definition | None, at: int) -> dict[str, Any]:
+    return {
+        "_id": "task-started",
+        "event_type": "task-started",
+        "task_definition": execution.flow_id,
+        "task_instance": execution.id,
+        "start_time": entity_time(at),
+        "source": source_of(definition),
+        "sink": sink_of(definition),
+    }
+
+
+def task_completed(
+    started: Mapping[str, Any], location: int, *, succeeded: int, failed: int, at: int
+) -> dict[str, Any]:
+    """End a run that did its work; `started` stands at `location`."""
+    return {
+        **_end("task-completed", started, location, at),
+        "retry_entities_exist": failed > 0,
+        "entities_succeeded": succeeded,
+        "entities_failed": failed,
+    }
+
+
+def task_failed(
+    started: Mapping[str, Any], location: int, *, reason: str, at: int
+) -> dict[str, Any]:
+    """End a run that failed: none of its rows were taken."""
+    return {
+        **_end("task-failed", started, location, at),
+        "retry_entities_exist": False,
+        "entities_succeeded": 0,
+        "entities_failed": 0,
+        "reason_why_stopped": reason,
+        "source": started["source"],
+        "sink": started["sink"],
+    }
+
+
+def _end(event: str, started: Mapping[str, Any], location: int, at: int) -> dict[str, Any]:
+    return {
+        "_id": event,
+        "event_type": event,
+        "task_definition": started["task_definition"],
+        "task_instance": started["task_instance"],
+        "start_time": started["start_time"],
+        "end_time": entity_time(at),
+        "task_started_location": location,
+    }
+
+
+def source_of(definition: Definition | None) -> dict[str, Any]:
+    """Describe where a table's rows come from."""
+    if definition is None:
+        return {}
+    return {
+        "type": "tables",
+        "depends_on": list(definition.depends_on),
+        "unwaited": list(definition.unwaited),
+        "transforms": list(definition.transforms),
+        "delay": definition.delay,
+        "maxstep": definition.maxstep,
+    }
+
+
+def sink_of(definition: Definition | None) -> dict[str, Any]:
+    """Describe the table that a topic writes."""
+    if definition is None:
+        return {}
+    return {
+        "type": "table",
+        "table": definition.table,
+        "processor": definition.processor.value,
+        "keys": list(definition.keys),
+        "checks": dict(definition.checks),
+    }
+
+
+def entity_time(milliseconds: int) -> str:
+    """Write a time as `YYYY-MM-DDTHH:mm:SS.fZ`."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z"

@@ -1,0 +1,175 @@
+"""Lineage: which table is built from which, how, and under what topic name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from tidegate.model.duration import HOUR
+
+DEFAULT_REPEAT = HOUR
+DEFAULT_MAXSTEP = 1_000_000
+TOPIC_COLUMN = "_topic"
+"""The column that a table fed by several topics gets, with the topic of each row."""
+
+_TABLE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
+_TOPIC = re.compile(
+    r"(?P<table>[A-Za-z_]\w*\.[A-Za-z_]\w*)(?:#(?P<tag>[A-Za-z0-9_\-]+))?(?::(?P<shard>\d+))?"
+)
+
+
+class Processor(StrEnum):
+    """How a topic's rows come into its table."""
+
+    STEP = "step"  # new rows, block by block
+    RELOAD = "reload"  # the whole table anew, in one commit
+    SOURCE = "source"  # somebody else writes it; the entry says how complete it is
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """`db.table[#tag][:shard]`: the table that is written, and which of its topics this is."""
+
+    table: str
+    tag: str | None = None
+    shard: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        found = _TOPIC.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                f"{text!r} is not a topic; write db.table, or db.table#tag for one of several"
+                " sources of a table (letters, digits and _)"
+            )
+        shard = found["shard"]
+        return cls(found["table"], found["tag"], int(shard) if shard is not None else None)
+
+    def __str__(self) -> str:
+        tag = f"#{self.tag}" if self.tag is not None else ""
+        shard = f":{self.shard}" if self.shard is not None else ""
+        return f"{self.table}{tag}{shard}"
+
+
+def is_table(text: str) -> bool:
+    """Tell whether the text is a table's name, `db.table`."""
+    return _TABLE.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One entry of the lineage, with the texts of the views it reads, as it was applied."""
+
+    topic: str
+    processor: Processor
+    depends_on: tuple[str, ...] = ()
+    unwaited: tuple[str, ...] = ()
+    transforms: tuple[str, ...] = ()
+    delay: int | None = None
+    repeat: int | None = None
+    maxstep: int = DEFAULT_MAXSTEP
+    keys: tuple[str, ...] = ()
+    deleted: str = ""
+    checks: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    comments: Mapping[str, str] = field(default_factory=dict)
+    """Column comments, for the table's creation."""
+    before: str = ""
+    after: str = ""
+    comment: str = ""
+    pos: str = "pos"
+    id: str = "id"
+    base_pos: str = "pos"
+    """What the base table calls its position columns."""
+    base_id: str = "id"
+    tagged: bool = False
+    """Several topics feed the table, so its rows carry their topic."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """The views that the transforms reach, dependencies first: name to text."""
+    vars: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        return TopicName.parse(self.topic).table
+
+    @property
+    def base(self) -> str:
+        """The table whose new rows make the blocks."""
+        return self.depends_on[0]
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """Every table that the entry names as read."""
+        return self.depends_on + self.unwaited
+
+    @property
+    def repeat_or_default(self) -> int:
+        return DEFAULT_REPEAT if self.repeat is None else self.repeat
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values that JSON can hold."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Definition:
+        """Read what `as_dict` gave, from this version or an older one."""
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        known["processor"] = Processor(known["processor"])
+        for name, value in known.items():
+            if isinstance(value, list):
+                known[name] = tuple(value)
+        return cls(**known)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Processor():
+            return value.value
+        case tuple():
+            return list(value)
+        case _:
+            return value
+
+
+def order(definitions: Iterable[Definition]) -> list[Definition]:
+    """Put each topic behind those that build the tables it waits for; a cycle raises."""
+    by_table: dict[str, list[Definition]] = {}
+    for definition in definitions:
+        by_table.setdefault(definition.table, []).append(definition)
+    ordered: list[Definition] = []
+    done: set[str] = set()
+    for table in sorted(by_table):
+        _visit(table, by_table, done, (), ordered)
+    return ordered
+
+
+def _visit(
+    table: str,
+    by_table: Mapping[str, list[Definition]],
+    done: set[str],
+    path: tuple[str, ...],
+    ordered: list[Definition],
+) -> None:
+    if table in path:
+        circle = " → ".join((*path[path.index(table) :], table))
+        raise LineageCycle(circle, path[path.index(table) :])
+    if table in done or table not in by_table:
+        return
+    for definition in by_table[table]:
+        for dependency in definition.depends_on:
+            _visit(dependency, by_table, done, (*path, table), ordered)
+    done.add(table)
+    ordered.extend(sorted(by_table[table], key=lambda definition: definition.topic))
+
+
+class LineageCycle(ValueError):
+    """Tables that wait for one another in a circle."""
+
+    def __init__(self, circle: str, tables: tuple[str, ...]) -> None:
+        self.tables = tables
+        super().__init__(f"tables wait for one another in a circle: {circle}")

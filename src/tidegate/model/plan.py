@@ -1,0 +1,382 @@
+"""Step 1, plan: what is due, and for every other topic what holds it back. A pure function.
+
+Two times carry all of it. C(x), complete_to: every row of x with a smaller pos has arrived.
+F(x), the frontier: no row at or below that position will come any more. Neither ever falls.
+
+    landed, no position     C = time of the look
+    landed, with delay      C = time of the look − delay                 F = (C, −1)
+    landed, in order        C = min(pos of its newest row, now)          F = its newest row
+    a topic t on base b     C = min(bound, C(b)) once nothing eligible is left
+                            F = max(last, (C, −1))
+                            bound = min(now − delay, C of every other dependency)
+    a table of many topics  the least C and F of its topics
+
+A row of b is eligible for t when last < (pos, id) ≤ F(b) and pos < bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from tidegate.model.duration import MINUTE, SECOND, format_duration
+from tidegate.model.execution import Limits, Offset, OffsetState
+from tidegate.model.lineage import Definition, Processor, order
+from tidegate.model.position import START, Position, before, rfc3339
+
+LONGEST_BACKOFF = 5 * MINUTE
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of a table in the lake at one time."""
+
+    table: str
+    looked_at: int
+    exists: bool = True
+    positioned: bool = True
+    """It has the columns that carry a position."""
+    newest: Position | None = None
+    """Its greatest position; None when it holds no row."""
+    version: int = -1
+    data_version: int = -1
+    """The last version that brought other data: compaction and the like left out."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What lies in the base table beyond a topic's last position."""
+
+    first: int | None
+    """The pos of the first such row; None when there is none."""
+    rows: int = 0
+    """About how many there are, by the files' statistics."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a plan looks at."""
+
+    definitions: Mapping[str, Definition]
+    offsets: Mapping[str, Offset]
+    looks: Mapping[str, Look]
+    """Of landed tables, and of what Reloads read."""
+    now: int
+    ahead: Mapping[str, Ahead] = field(default_factory=dict)
+    """By topic; one that is missing may have eligible rows."""
+    live_holders: frozenset[str] = frozenset()
+    """The hostids whose processes still live."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """The applied definition's version, by topic."""
+    eager: bool = False
+    """Asked for by a person: neither `repeat` nor the wait after a failure counts."""
+
+
+@dataclass(frozen=True)
+class TableState:
+    """C and F of a table, and who is to blame for them."""
+
+    complete_to: int
+    frontier: Position
+    newest: Position | None
+    exists: bool = True
+    positioned: bool = True
+    by: str = ""
+    """The topic with the least C, where topics build the table."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the plan says of one topic."""
+
+    topic: str
+    due: bool
+    why: str
+    complete_to: int
+    held_back_by: str | None = None
+    """The table that keeps it from being fresher; None when nothing but time does."""
+    limits: Limits | None = None
+    broken: bool = False
+    """It cannot run although it should: something that it had is gone."""
+    rows_ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The verdicts in the order of dependence, and the state of every table."""
+
+    verdicts: Mapping[str, Verdict]
+    tables: Mapping[str, TableState]
+    now: int
+
+    @property
+    def due(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts.values() if verdict.due]
+
+    def chain(self, topic: str) -> list[str]:
+        """Follow what holds a topic back, down to the table at fault."""
+        chain: list[str] = []
+        at: str | None = topic
+        while at is not None and at not in chain:
+            chain.append(at)
+            verdict = self.verdicts.get(at)
+            table = verdict.held_back_by if verdict else None
+            at = None if table is None else (self.tables[table].by or table)
+        return chain
+
+
+def make_plan(facts: Facts) -> Plan:
+    """Decide what is due now; the same facts always give the same plan."""
+    tables: dict[str, TableState] = {}
+    verdicts: dict[str, Verdict] = {}
+    built: dict[str, list[tuple[Verdict, Offset]]] = {}
+    for definition in order(facts.definitions.values()):
+        if definition.processor is Processor.SOURCE:
+            continue
+        for dependency in definition.depends_on:
+            if dependency not in tables:
+                tables[dependency] = (
+                    _built(built[dependency]) if dependency in built else _landed(dependency, facts)
+                )
+        offset = facts.offsets.get(definition.topic) or Offset(definition.topic, START)
+        verdict = _verdict(definition, offset, tables, facts)
+        verdicts[definition.topic] = verdict
+        built.setdefault(definition.table, []).append((verdict, offset))
+    tables.update({table: _built(topics) for table, topics in built.items()})
+    return Plan(verdicts, tables, facts.now)
+
+
+def _landed(table: str, facts: Facts) -> TableState:
+    look = facts.looks.get(table)
+    source = facts.definitions.get(table)
+    known = facts.offsets.get(table) or Offset(table, START)
+    if look is None or not look.exists:
+        return TableState(known.complete_to, known.last, None, exists=False)
+    looked_at = min(look.looked_at, facts.now)
+    if not look.positioned:
+        return TableState(max(known.complete_to, looked_at), START, None, positioned=False)
+    delay = source.delay if source else None
+    if delay is not None:
+        complete_to = max(known.complete_to, looked_at - delay)
+        return TableState(complete_to, before(complete_to), look.newest)
+    newest = max(known.last, look.newest or START)
+    complete_to = max(known.complete_to, min(newest.pos, facts.now))
+    return TableState(complete_to, newest, look.newest)
+
+
+def _built(topics: list[tuple[Verdict, Offset]]) -> TableState:
+    slowest, _ = min(topics, key=lambda pair: (pair[0].complete_to, pair[0].topic))
+    frontier = min(max(offset.last, before(verdict.complete_to)) for verdict, offset in topics)
+    newest = max(offset.last for _, offset in topics)
+    return TableState(
+        slowest.complete_to, frontier, None if newest == START else newest, by=slowest.topic
+    )
+
+
+def _verdict(
+    definition: Definition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
+) -> Verdict:
+    blocked = _blocked(definition, offset, facts)
+    match definition.processor:
+        case Processor.STEP:
+            verdict = _step(definition, offset, tables, facts)
+        case Processor.RELOAD:
+            verdict = _reload(definition, offset, tables, facts)
+        case Processor.SOURCE:
+            raise ValueError(f"{definition.topic} is a source: nothing builds it")
+        case _:
+            assert_never(definition.processor)
+    if blocked and (verdict.due or verdict.broken or _stays(offset, facts)):
+        return Verdict(offset.topic, False, blocked, verdict.complete_to)
+    return verdict
+
+
+def _stays(offset: Offset, facts: Facts) -> bool:
+    """Tell whether the topic is stopped or held, so that its state is the answer to `why`."""
+    held = bool(offset.hostid) and offset.hostid in facts.live_holders
+    return held or offset.state is OffsetState.STOPPED
+
+
+def _blocked(definition: Definition, offset: Offset, facts: Facts) -> str:
+    """Say what keeps the topic from running at all, whatever its data; empty if nothing does."""
+    if offset.state is OffsetState.STOPPED:
+        return f"stopped: {offset.reason}; mend it, then `tidegate resume {offset.topic}`"
+    if offset.hostid and offset.hostid in facts.live_holders:
+        since = rfc3339(offset.claimed_at or 0)
+        return f"held by {offset.hostid} since {since}"
+    if facts.eager or offset.run is None:
+        return ""
+    if offset.failures:
+        again = offset.run + backoff(offset.failures, definition.repeat_or_default)
+        if facts.now < again:
+            return (
+                f"failed {offset.failures} times ({offset.reason}); tried again at {rfc3339(again)}"
+            )
+        return ""
+    due_at = offset.run + definition.repeat_or_default
+    if facts.now < due_at and not offset.full and offset.block is None:
+        default = ", the default" if definition.repeat is None else ""
+        every = format_duration(definition.repeat_or_default)
+        return f"runs again at {rfc3339(due_at)} (repeat is {every}{default})"
+    return ""
+
+
+def backoff(failures: int, repeat: int) -> int:
+    """Give the wait after so many failures in a row: 1 s, 2 s, 4 s … at most five minutes."""
+    return min(SECOND << min(failures - 1, 20), max(repeat, SECOND), LONGEST_BACKOFF)
+
+
+def _missing(
+    definition: Definition, tables: Mapping[str, TableState], facts: Facts
+) -> Verdict | None:
+    """Judge a topic that lacks a dependency: it waits for a new one, a lost one is a fault."""
+    gone = [table for table in definition.depends_on if not tables[table].exists]
+    if not gone:
+        return None
+    complete_to = _stored(definition, facts).complete_to
+    lost = [table for table in gone if table in facts.offsets]
+    if lost:
+        why = f"{lost[0]} is gone from the lake; put it back, or take it out of depends_on"
+        return Verdict(definition.topic, False, why, complete_to, lost[0], broken=True)
+    declared = gone[0] in facts.definitions
+    why = f"waits for {gone[0]}, which is not in the lake yet"
+    return Verdict(definition.topic, False, why, complete_to, gone[0], broken=not declared)
+
+
+def _stored(definition: Definition, facts: Facts) -> Offset:
+    return facts.offsets.get(definition.topic) or Offset(definition.topic, START)
+
+
+def _step(
+    definition: Definition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
+) -> Verdict:
+    if offset.block is not None:
+        why = f"has to finish the block up to {offset.block.next}"
+        return Verdict(offset.topic, True, why, offset.complete_to, rows_ahead=offset.block.rows)
+    missing = _missing(definition, tables, facts)
+    if missing:
+        return missing
+    base = tables[definition.base]
+    if not base.positioned:
+        columns = f"{definition.base_pos} and {definition.base_id}"
+        why = f"{definition.base} has no columns {columns} to carry a position"
+        return Verdict(
+            definition.topic, False, why, offset.complete_to, definition.base, broken=True
+        )
+    ripe = facts.now - (definition.delay or 0)
+    slowest = _slowest(definition.depends_on[1:], tables)
+    bound = min(ripe, tables[slowest].complete_to) if slowest else ripe
+    limits = Limits(facts.now, base.frontier, bound, min(bound, base.complete_to))
+    ahead = facts.ahead.get(definition.topic)
+    if base.newest is None or base.newest <= offset.last or (ahead and ahead.first is None):
+        return _fresh(definition, offset, tables, facts, limits)
+    first = ahead.first if ahead and ahead.first is not None else offset.last.pos
+    rows = ahead.rows if ahead else 0
+    reached = max(offset.last, before(offset.complete_to))
+    limit = min(base.frontier, before(bound))
+    if limit > reached and first < bound and before(first) < base.frontier:
+        return Verdict(
+            offset.topic, True, "due: new rows", offset.complete_to, limits=limits, rows_ahead=rows
+        )
+    complete_to = max(offset.complete_to, limits.complete_to)
+    return _held(definition, offset, tables, facts, complete_to, slowest, rows)
+
+
+def _held(
+    definition: Definition,
+    offset: Offset,
+    tables: Mapping[str, TableState],
+    facts: Facts,
+    complete_to: int,
+    slowest: str | None,
+    rows: int,
+) -> Verdict:
+    """Judge a topic whose base has rows that must wait, and name what they wait for."""
+    base = tables[definition.base]
+    ripe = facts.now - (definition.delay or 0)
+    if slowest and tables[slowest].complete_to <= min(ripe, base.frontier.pos):
+        why, by = _behind(slowest, tables, facts.now), slowest
+    elif base.frontier.pos < ripe:
+        why, by = _behind(definition.base, tables, facts.now), definition.base
+    else:
+        by = None
+        wait = format_duration(definition.delay or 0)
+        why = f"the newest rows of {definition.base} are younger than its delay of {wait}"
+        if not definition.delay:
+            why = f"the newest rows of {definition.base} lie in the future"
+    return Verdict(offset.topic, False, why, complete_to, by, rows_ahead=rows)
+
+
+def _behind(table: str, tables: Mapping[str, TableState], now: int) -> str:
+    state = tables[table]
+    if state.complete_to <= 0:
+        return f"held back by {table}, which holds no rows yet"
+    behind = format_duration(max(0, now - state.complete_to))
+    return f"held back by {table}, complete to {rfc3339(state.complete_to)}, {behind} behind"
+
+
+def _fresh(
+    definition: Definition,
+    offset: Offset,
+    tables: Mapping[str, TableState],
+    facts: Facts,
+    limits: Limits,
+) -> Verdict:
+    """Judge a topic that has taken every row of its base: it is as complete as what it waits on."""
+    complete_to = max(offset.complete_to, limits.complete_to)
+    limiting = _slowest(definition.depends_on, tables)
+    ripe = facts.now - (definition.delay or 0)
+    by = limiting if limiting and tables[limiting].complete_to < ripe else None
+    base = tables[definition.base]
+    if base.newest is None:
+        why = f"{definition.base} holds no rows yet"
+    else:
+        why = f"up to date: no rows of {definition.base} after {rfc3339(base.newest.pos)}"
+    return Verdict(offset.topic, False, why, complete_to, by)
+
+
+def _reload(
+    definition: Definition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
+) -> Verdict:
+    if offset.block is not None:
+        return Verdict(offset.topic, True, "has to finish its reload", offset.complete_to)
+    missing = _missing(definition, tables, facts)
+    if missing:
+        return missing
+    slowest = _slowest(definition.depends_on, tables)
+    complete_to = facts.now - (definition.delay or 0)
+    if slowest:
+        complete_to = min(complete_to, tables[slowest].complete_to)
+    complete_to = max(offset.complete_to, complete_to)
+    limits = Limits(facts.now, before(complete_to), complete_to, complete_to)
+    reason = _changed(definition, offset, facts)
+    if reason:
+        return Verdict(offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits)
+    by = slowest if slowest and tables[slowest].complete_to <= complete_to else None
+    why = "up to date: nothing that it reads has changed"
+    if offset.run is not None:
+        why += f" since {rfc3339(offset.run)}"
+    return Verdict(offset.topic, False, why, complete_to, by)
+
+
+def _changed(definition: Definition, offset: Offset, facts: Facts) -> str:
+    """Say what makes a Reload due; empty when its table would come out the same."""
+    if offset.seq == 0:
+        return "never loaded"
+    version = facts.versions.get(definition.topic)
+    if version is not None and version != offset.definition_version:
+        return "its definition changed"
+    for table in definition.listed:
+        look = facts.looks.get(table)
+        if look is None or not look.exists:
+            continue
+        read = offset.versions.get(table)
+        # A version below the one that was read is another table under the same name.
+        if read is None or look.data_version > read or look.version < read:
+            return f"{table} changed"
+    return ""
+
+
+def _slowest(names: Iterable[str], tables: Mapping[str, TableState]) -> str | None:
+    return min(names, key=lambda name: (tables[name].complete_to, name), default=None)

@@ -1,0 +1,65 @@
+"""Positions: how far a topic has come, as a pair of milliseconds and id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+GREATEST = 2**63 - 1
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Position:
+    """A row's place in its table: the time in milliseconds since the epoch, then the id."""
+
+    pos: int
+    id: int
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read `POS,ID`: whole milliseconds (or an RFC 3339 time) and an id."""
+        time, comma, ident = text.strip().strip("()[]").rpartition(",")
+        if not comma:
+            raise ValueError(f"{text!r} is not a position; write POS,ID, such as 1700000000000,42")
+        try:
+            return cls(_milliseconds(time.strip()), _within(int(ident.strip()), -1))
+        except ValueError as error:
+            raise ValueError(
+                f"{text!r} is not a position ({error}); write POS,ID, such as 1700000000000,42"
+            ) from None
+
+    def __str__(self) -> str:
+        return f"({self.pos}, {self.id})"
+
+
+START = Position(0, -1)
+"""Where a new topic stands: before every row from the epoch on."""
+
+
+def before(pos: int) -> Position:
+    """Give the position just before every row of that millisecond."""
+    return Position(pos, -1)
+
+
+def rfc3339(milliseconds: int) -> str:
+    """Write a time as people and JSON readers expect it, in UTC."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+
+
+def _milliseconds(text: str) -> int:
+    if "-" in text[1:] or ":" in text:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+    return _within(int(text), 0)
+
+
+def _within(number: int, least: int) -> int:
+    if not least <= number <= GREATEST:
+        raise ValueError(f"{number} is out of range")
+    return number
