@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidegate.model.blocks import Found
 from tidegate.model.execution import (
     Block,
     Execution,
@@ -211,31 +212,6 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
-    """A block of the base table, found but not declared yet."""
-
-    next: Position
-    rows: int
-    full: bool
-
-
-class Lake(Protocol):
-    """Looks at tables: versions, newest positions, block bounds."""
-
-    def look(self, table: str, pos: str, id: str, *, data_version: bool = False) -> Look: ...
-
-    def ahead(self, table: str, pos: str, id: str, last: Position) -> Ahead: ...
-
-    def versions(self, tables: Sequence[str]) -> Mapping[str, int]: ...
-
-    def find_block(
-        self, definition: Definition, last: Position, frontier: Position, bound: int
-    ) -> Found | None: ...
-
-    def recorded(self, definition: Definition) -> Recorded: ...
-
-
-@dataclass(frozen=True)
 class Recorded:
     """What a destination table's own log says of a topic's last write."""
 
@@ -248,11 +224,27 @@ class Recorded:
     rows: int | None = None
 
 
+class Looks(Protocol):
+    """Looks at tables, without a JVM: versions, positions, recorded writes."""
+
+    def look(self, table: str, pos: str, id: str, *, data_version: bool = False) -> Look: ...
+
+    def ahead(self, table: str, pos: str, id: str, last: Position) -> Ahead: ...
+
+    def versions(self, tables: Sequence[str]) -> Mapping[str, int]: ...
+
+    def recorded(self, definition: Definition) -> Recorded: ...
+
+
+class Lake(Looks, Protocol):
+    """Looks, and the bounds of blocks, which may need a scan."""
+
+    def find_block(
+        self, definition: Definition, last: Position, frontier: Position, bound: int
+    ) -> Found | None: ...
+
+
 class Runner(Protocol):
     """Steps 4 and 5 of a block, for one kind of flow."""
 
     def run(self, work: Work) -> Outcome: ...
-
-
-Progress = Callable[[str, int], None]
-"""Told of a topic and the rows that it just took."""

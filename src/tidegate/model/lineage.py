@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from tidegate.model.duration import HOUR
@@ -173,3 +174,79 @@ class LineageCycle(ValueError):
     def __init__(self, circle: str, tables: tuple[str, ...]) -> None:
         self.tables = tables
         super().__init__(f"tables wait for one another in a circle: {circle}")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a project differs from what is applied in the store."""
+
+    added: tuple[Definition, ...]
+    changed: Mapping[str, tuple[str, ...]]
+    """By topic: the fields that differ."""
+    new: tuple[Definition, ...]
+    """The changed definitions as they will be."""
+    removed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    def lines(self) -> list[str]:
+        """Say it to people, one topic a line."""
+        return [
+            *(f"+ {definition.topic} ({definition.processor})" for definition in self.added),
+            *(f"~ {topic}: {', '.join(names)}" for topic, names in self.changed.items()),
+            *(f"- {topic}" for topic in self.removed),
+        ]
+
+
+def difference(applied: Mapping[str, Definition], project: Mapping[str, Definition]) -> Changes:
+    """Compare the project's definitions with the applied ones."""
+    changed: dict[str, tuple[str, ...]] = {}
+    for topic in sorted(applied.keys() & project.keys()):
+        before, after = applied[topic].as_dict(), project[topic].as_dict()
+        names = tuple(name for name in after if before.get(name) != after[name])
+        if names:
+            changed[topic] = names
+    return Changes(
+        added=tuple(project[topic] for topic in sorted(project.keys() - applied.keys())),
+        changed=changed,
+        new=tuple(project[topic] for topic in changed),
+        removed=tuple(sorted(applied.keys() - project.keys())),
+    )
+
+
+def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> set[str]:
+    """Resolve `fact.orders`, `fact.*`, `+fact.orders` (with all it depends on), `fact.orders+`.
+
+    Without a selector all topics are meant. A selector that finds nothing raises ValueError.
+    """
+    buildable = {t: d for t, d in definitions.items() if d.processor is not Processor.SOURCE}
+    chosen: set[str] = set()
+    given = list(selectors)
+    for selector in given:
+        pattern = selector.removeprefix("+").removesuffix("+")
+        found = {
+            topic
+            for topic, definition in buildable.items()
+            if fnmatchcase(topic, pattern) or fnmatchcase(definition.table, pattern)
+        }
+        if not found:
+            raise ValueError(f"{selector!r} matches no topic; there are: {', '.join(buildable)}")
+        if selector.startswith("+"):
+            found |= _upstream(buildable, found)
+        if selector.endswith("+"):
+            found |= _downstream(buildable, found)
+        chosen |= found
+    return chosen if given else set(buildable)
+
+
+def _upstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
+    tables = {table for topic in topics for table in definitions[topic].listed}
+    found = {topic for topic, definition in definitions.items() if definition.table in tables}
+    return found if found <= topics else found | _upstream(definitions, found | topics)
+
+
+def _downstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
+    tables = {definitions[topic].table for topic in topics}
+    found = {topic for topic, d in definitions.items() if tables & set(d.listed)}
+    return found if found <= topics else found | _downstream(definitions, found | topics)

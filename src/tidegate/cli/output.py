@@ -1,0 +1,78 @@
+"""How the commands print: JSON documents, tables, sentences."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
+
+
+def complain(sentence: str) -> None:
+    """Say what went wrong, on stderr."""
+    print(f"tidegate: {sentence}", file=sys.stderr)
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_json_lines(documents: Iterable[Any]) -> None:
+    for document in documents:
+        print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print rows below their headings; numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    found = [[_shown(value) for value in row] for row in rows]
+    if not found:
+        print(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        right = all(_is_number(row[number]) for row in found)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in found:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        # A pipe has no width: a line stays a line.
+        console.width = 1 + sum(
+            2 + max(len(name), *(len(row[number]) for row in found))
+            for number, name in enumerate(columns)
+        )
+    console.print(table)
+
+
+def print_row(row: Mapping[str, Any]) -> None:
+    """Print one row as name and value, a line each."""
+    width = max(map(len, row), default=0)
+    for name, value in row.items():
+        print(f"{name:<{width}}  {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.2f}"
+        case dict() | list():
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text == "–" or text.replace(",", "").replace(".", "").replace("-", "").isdigit()

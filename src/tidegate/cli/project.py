@@ -1,0 +1,147 @@
+"""`init`, `check` and `apply`: a project made, judged, and brought into the store."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate.cli.opening import opened, read_project
+from tidegate.cli.output import Json, print_json
+
+if TYPE_CHECKING:
+    from tidegate.errors import Problem
+    from tidegate.model.lineage import Changes
+    from tidegate.project import Project
+    from tidegate.wiring import Parts
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)
+    app.command()(check)
+    app.command()(apply)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+) -> None:
+    """Make a project that runs, to read and to change."""
+    from tidegate.project.template import make_project
+
+    made = make_project(folder)
+    print(f"Made a project in {folder}:")
+    for path in made:
+        print(f"  {path}")
+    print(f"Next: cd {folder}, then: tidegate run, tidegate lag, tidegate why fact.orders")
+
+
+def check(
+    context: typer.Context,
+    json: Json = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Let Spark analyse the views fully; starts a JVM.")
+    ] = False,
+) -> None:
+    """Say everything that is wrong with the project, with file and line."""
+    project = read_project(context)
+    found = [*project.problems, *_in_lake(project)]
+    if spark and not any(not problem.warning for problem in found):
+        from tidegate.wiring import open_parts
+
+        with open_parts(project) as parts:
+            found += _analysed(parts)
+    problems = sorted({problem for problem in found if not problem.warning})
+    warnings = sorted({problem for problem in found if problem.warning})
+    if json:
+        print_json(
+            {
+                "ok": not problems,
+                "problems": [_row(problem) for problem in problems],
+                "warnings": [_row(problem) for problem in warnings],
+            }
+        )
+    else:
+        for problem in (*problems, *warnings):
+            print(f"{'warning: ' if problem.warning else ''}{problem}")
+        topics = sum(1 for d in project.definitions.values() if d.processor != "source")
+        verdict = f"{len(problems)} problems" if problems else "no problems"
+        print(f"{topics} topics, {len(project.views)} views: {verdict}, {len(warnings)} warnings")
+    if problems:
+        raise typer.Exit(2)
+
+
+def _row(problem: Problem) -> dict[str, object]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "field": problem.field,
+        "message": problem.message,
+    }
+
+
+def _in_lake(project: Project) -> list[Problem]:
+    """Hold the dependencies that nobody here builds against the lake and the store's memory."""
+    from tidegate.model.lineage import Processor
+    from tidegate.project.rules import lake_problems
+    from tidegate.wiring import open_parts
+
+    built = {d.table for d in project.definitions.values() if d.processor is not Processor.SOURCE}
+    with open_parts(project) as parts:
+        looks = {}
+        for definition in project.definitions.values():
+            for table in set(definition.depends_on) - built:
+                source = project.definitions.get(table)
+                pos, id = (source.pos, source.id) if source else ("pos", "id")
+                looks[table] = parts.tables.look(table, pos, id)
+        seen = parts.store.offsets.all()
+    return lake_problems(project.entries, project.definitions, looks, seen)
+
+
+def _analysed(parts: Parts) -> list[Problem]:
+    from tidegate.engine.analysis import analyse
+    from tidegate.errors import Problem
+
+    with parts.spark() as spark:
+        return [
+            Problem(f"views/{view}.sql", line, "", message)
+            for view, line, message in analyse(spark, parts.tables, parts.project.definitions)
+        ]
+
+
+def apply(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the difference and change nothing.")
+    ] = False,
+) -> None:
+    """Bring the project's definitions into the store; shows the difference first."""
+    with opened(context) as parts:
+        changes = changes_of(parts)
+        for line in changes.lines():
+            print(line)
+        if not changes:
+            print("Nothing to apply: the store holds these very definitions.")
+        elif dry_run:
+            print("Nothing was changed.")
+        else:
+            apply_changes(parts, changes)
+            print("Applied.")
+
+
+def changes_of(parts: Parts) -> Changes:
+    """Compare the project with the store."""
+    from tidegate.model.lineage import difference
+
+    applied = {
+        topic: applied.definition for topic, applied in parts.store.lineages.current().items()
+    }
+    return difference(applied, parts.project.definitions)
+
+
+def apply_changes(parts: Parts, changes: Changes) -> None:
+    """Write the changed definitions, as a new version of each topic."""
+    parts.store.lineages.apply(
+        [*changes.added, *changes.new], changes.removed, getpass.getuser(), parts.runtime.now()
+    )

@@ -1,0 +1,80 @@
+"""The table that a topic writes: made before its first write, with what the lineage says of it."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from tidegate.engine.looks import Tables
+from tidegate.engine.views import literal, register_table
+from tidegate.errors import FlowFailed
+from tidegate.model.lineage import TOPIC_COLUMN, Definition, Processor
+
+
+def make_table(
+    session: SparkSession, tables: Tables, definition: Definition, rows: DataFrame
+) -> None:
+    """Create the destination unless it stands: two first writes to one path would conflict."""
+    if not tables.exists(definition.table):
+        database, _, name = definition.table.partition(".")
+        session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS `{database}`.`{name}`"
+            f" ({', '.join(_column(definition, field) for field in rows.schema.fields)})"
+            f" USING DELTA{_layout(definition)} LOCATION {literal(tables.path(definition.table))}"
+        )
+        if not tables.exists(definition.table):
+            # The catalog still knew a table whose files are gone.
+            session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
+            raise FlowFailed(f"{definition.table} could not be created; run again")
+    register_table(session, definition.table, tables.path(definition.table))
+
+
+def in_order(definition: Definition, rows: DataFrame) -> DataFrame:
+    """Put the position first: Delta keeps statistics of the first columns only."""
+
+    if definition.tagged:
+        rows = rows.withColumn(TOPIC_COLUMN, F.lit(definition.topic))
+    if definition.processor is Processor.RELOAD:
+        return rows
+    position = (definition.pos.lower(), definition.id.lower())
+    names = {name.lower(): name for name in rows.columns}
+    missing = [name for name in position if name not in names]
+    if missing:
+        raise FlowFailed(
+            f"its view does not give the column {missing[0]}; select the base row's"
+            f" {definition.base_pos} and {definition.base_id}"
+        )
+    rest = [name for name in rows.columns if name.lower() not in position]
+    ordered = [*(names[name] for name in position), *rest]
+    return rows.select(*(F.col(f"`{name}`") for name in ordered))
+
+
+def _column(definition: Definition, field: StructField) -> str:
+    kind = field.dataType.simpleString()
+    if kind == "void":
+        raise FlowFailed(f"its view gives the column {field.name} no type; CAST the NULL to one")
+    comment = definition.comments.get(field.name)
+    note = f" COMMENT {literal(comment)}" if comment else ""
+    return f"`{field.name}` {kind}{note}"
+
+
+def _layout(definition: Definition) -> str:
+    parts: list[str] = []
+    if definition.comment:
+        parts.append(f"COMMENT {literal(definition.comment)}")
+    if definition.partition_by:
+        parts.append(f"PARTITIONED BY ({_names(definition.partition_by)})")
+    if definition.cluster_by:
+        parts.append(f"CLUSTER BY ({_names(definition.cluster_by)})")
+    if definition.properties:
+        pairs = ", ".join(
+            f"{literal(key)} = {literal(value)}" for key, value in definition.properties.items()
+        )
+        parts.append(f"TBLPROPERTIES ({pairs})")
+    return "".join(f" {part}" for part in parts)
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in columns)

@@ -1,0 +1,96 @@
+"""The SQL functions that a block gives to its views: block(), upto(), seq() and the like."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from tidegate.model.position import Position
+
+_TYPES = {"bigint": "BIGINT", "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMESTAMP_NTZ"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def define_functions(
+    session: SparkSession, *, topic: str, kind: str, last: Position, next: Position, seq: int
+) -> None:
+    """Make the functions of one block, for a base table whose pos is of that kind."""
+    for name, test in (("block", in_block(kind, last, next)), ("upto", up_to(kind, next))):
+        session.sql(
+            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}"
+            f"(pos {_TYPES[kind]}, id BIGINT, kind STRING) RETURNS BOOLEAN"
+            f" RETURN {_right_kind(name, kind)} AND {test}"
+        )
+    define_constants(session, topic=topic, last=last, next=next, seq=seq)
+
+
+def define_constants(
+    session: SparkSession, *, topic: str, last: Position, next: Position, seq: int
+) -> None:
+    """Make the functions that only tell which block is at work."""
+    position = "STRUCT<pos: BIGINT, id: BIGINT>"
+    for name, returns, value in (
+        ("block_last", position, _struct(last)),
+        ("block_next", position, _struct(next)),
+        ("seq", "BIGINT", f"{seq}L"),
+        ("topic", "STRING", f"'{topic}'"),
+    ):
+        session.sql(
+            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}() RETURNS {returns} RETURN {value}"
+        )
+
+
+def in_block(kind: str, last: Position, next: Position) -> str:
+    """Write the condition for (last, next] over `pos` and `id`, in a form that files are pruned by.
+
+    Times are cut to milliseconds: ids decide only within the first and the last millisecond.
+    """
+    later = (
+        f"pos > {_bigint(last.pos)}" if kind == "bigint" else f"pos >= {_at(kind, last.pos + 1)}"
+    )
+    return (
+        f"pos >= {_at(kind, last.pos)} AND {up_to(kind, next)}"
+        f" AND ({later} OR id > {_bigint(last.id)})"
+    )
+
+
+def up_to(kind: str, next: Position) -> str:
+    """Write the condition for everything up to `next`."""
+    through = (
+        f"pos <= {_bigint(next.pos)}" if kind == "bigint" else f"pos < {_at(kind, next.pos + 1)}"
+    )
+    return (
+        f"pos >= {_at(kind, 0)} AND {through}"
+        f" AND (pos < {_at(kind, next.pos)} OR id <= {_bigint(next.id)}) AND id IS NOT NULL"
+    )
+
+
+def _right_kind(name: str, kind: str) -> str:
+    # Spark would turn a timestamp into seconds, or the reverse, silently, and find nothing.
+    integers = "('bigint', 'int', 'smallint', 'tinyint')"
+    wanted = f"kind IN {integers}" if kind == "bigint" else f"kind = '{kind}'"
+    message = f"concat('TIDEGATE_KIND {name}() wants a pos of type {kind}, not ', kind)"
+    return f"(CASE WHEN {wanted} THEN true ELSE raise_error({message}) END)"
+
+
+def _at(kind: str, milliseconds: int) -> str:
+    match kind:
+        case "bigint":
+            return _bigint(milliseconds)
+        case "timestamp":
+            return f"timestamp_millis({_bigint(min(milliseconds, 2**63 // 1000 - 1))})"
+        case _:
+            moment = _EPOCH + timedelta(milliseconds=min(milliseconds, _LAST_NTZ))
+            return f"TIMESTAMP_NTZ '{moment:%Y-%m-%d %H:%M:%S.%f}'"
+
+
+_LAST_NTZ = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds() * 1000)
+
+
+def _bigint(number: int) -> str:
+    return f"({number}L)" if number < 0 else f"{number}L"
+
+
+def _struct(position: Position) -> str:
+    return f"named_struct('pos', {_bigint(position.pos)}, 'id', {_bigint(position.id)})"

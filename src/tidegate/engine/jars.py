@@ -1,0 +1,106 @@
+"""Fetches the jars that Spark needs beside its own, once, into the user's cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidegate.engine.java import find_java
+from tidegate.errors import SetupError
+
+
+def spark_jars() -> list[Path]:
+    """Give the jars for Spark's class path, fetching them first if this is the first call ever."""
+    folder = jars_folder()
+    if not folder.is_dir():
+        _fetch(folder)
+    return sorted((folder / "spark").glob("*.jar"))
+
+
+def jars_folder() -> Path:
+    """Name the folder of these very jars: another list of jars gets another folder."""
+    digest = hashlib.sha256(_list().encode()).hexdigest()[:16]
+    return _cache() / f"jars-{digest}"
+
+
+def _cache() -> Path:
+    own = os.environ.get("TIDEGATE_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
+
+
+def _list() -> str:
+    return files("tidegate").joinpath("jars.xml").read_text(encoding="utf-8")
+
+
+def _fetch(folder: Path) -> None:
+    """Fetch into a folder beside the final one; the rename is all or nothing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folder.with_suffix(".lock")):
+        if folder.is_dir():
+            return
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as scratch:
+            _retrieve(Path(scratch))
+            _check(Path(scratch) / "jars")
+            shutil.move(Path(scratch) / "jars", folder)
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _retrieve(scratch: Path) -> None:
+    (scratch / "jars.xml").write_text(_list(), encoding="utf-8")
+    pattern = f"{scratch}/jars/[conf]/[artifact]-[revision].[ext]"
+    own = os.environ.get("TIDEGATE_IVY_SETTINGS")
+    command = [
+        *(str(find_java()), "-jar", str(_ivy())),
+        *(("-settings", own) if own else ()),
+        *("-ivy", str(scratch / "jars.xml"), "-cache", str(scratch / "ivy")),
+        *("-retrieve", pattern, "-types", "jar", "bundle"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+        unresolved = [line for line in lines if "UNRESOLVED" in line or "Exception" in line]
+        cause = unresolved[0] if unresolved else (lines[-1] if lines else "no answer")
+        raise SetupError(
+            f"the jars for Spark could not be fetched from Maven's repository ({cause});"
+            " check the network, or point TIDEGATE_IVY_SETTINGS at an Ivy settings file"
+            " that names a mirror"
+        )
+
+
+def _ivy() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError("pyspark is not installed; install tidegate with its dependencies")
+    found = sorted((Path(spec.submodule_search_locations[0]) / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise SetupError("this pyspark has no Ivy among its jars; install pyspark from PyPI")
+    return found[-1]
+
+
+def _check(folder: Path) -> None:
+    """Hold what came against the list: every jar there, every one readable."""
+    module = ElementTree.fromstring(_list())
+    for wanted in module.iter("dependency"):
+        name = f"{wanted.get('name')}-{wanted.get('rev')}.jar"
+        jar = folder / str(wanted.get("conf", "")).partition("->")[0] / name
+        if not jar.is_file() or not zipfile.is_zipfile(jar):
+            raise SetupError(f"the jar {name} did not arrive whole; run the command again")

@@ -1,0 +1,51 @@
+"""Finds a Java that Spark can run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate.errors import SetupError
+
+LEAST = 17
+
+
+def find_java() -> Path:
+    """Give the `java` to use: JAVA_HOME's, the PATH's, else any that is installed."""
+    seen: list[str] = []
+    for java in _candidates():
+        version = java_version(java)
+        if version is not None and version >= LEAST:
+            return java
+        seen.append(f"{java} ({'no Java' if version is None else f'Java {version}'})")
+    found = f"; found only {', '.join(seen)}" if seen else ""
+    raise SetupError(
+        f"Spark needs Java {LEAST} or later and none was found{found}; install one"
+        " (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    )
+
+
+def java_version(java: Path) -> int | None:
+    """Ask a `java` for its major version; None when it does not answer like one."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(found[1]) if found else None
+
+
+def _candidates() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+    yield from sorted(Path("/usr/lib/jvm").glob("*/bin/java"), reverse=True)

@@ -1,0 +1,210 @@
+"""Steps 4 and 5 of a block: read it through the views, and load it exactly once.
+
+Delta's own log is the judge. Each write carries the topic as transaction id and the block's seq as
+its version, so Delta drops a repeat; what is recorded there is read before the write and after it,
+from the files and not from a cache of the JVM.
+
+    recorded < seq              write, read back, require recorded = seq
+    recorded = seq, same block  it is in: skip the write
+    anything else               the table is not what the store believes: stop the topic
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+
+from tidegate.crashpoint import crashpoint
+from tidegate.engine.destination import in_order, make_table
+from tidegate.engine.failures import sentence
+from tidegate.engine.looks import Tables, app_id
+from tidegate.engine.measures import measures, observed
+from tidegate.engine.session import SparkHost
+from tidegate.engine.views import Workbench
+from tidegate.errors import FlowFailed, TidegateError, TopicStopped
+from tidegate.model.execution import Block, Measures, Outcome, Work
+from tidegate.model.lineage import Definition, Processor
+from tidegate.ports import Recorded, Runtime
+
+_VACUUMED = ("FILE_NOT_EXIST", "DELTA_FILE_NOT_FOUND", "DELTA_VERSION_NOT_FOUND", "VersionNotFound")
+
+
+class Write(Protocol):
+    """One commit to the destination, of a Step or a Reload."""
+
+    def __call__(
+        self, session: SparkSession, rows: DataFrame, work: Work, path: str, metadata: str
+    ) -> None: ...
+
+
+class Guard(Protocol):
+    """Lets the load fail on a row that must not be in it, in the load's own pass."""
+
+    def __call__(self, rows: DataFrame, definition: Definition) -> DataFrame: ...
+
+
+class Loader:
+    """A Runner for tables: the same path for Step and Reload, with another write at its end."""
+
+    def __init__(
+        self,
+        spark: SparkHost,
+        tables: Tables,
+        runtime: Runtime,
+        writes: dict[Processor, Write],
+        guards: dict[Processor, Guard],
+    ) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._runtime = runtime
+        self._writes = writes
+        self._guards = guards
+        self._bench = Workbench(tables)
+
+    def run(self, work: Work) -> Outcome:
+        """Load the block, once, and run what comes after."""
+        definition, block = work.definition, work.block
+        session = self._spark.fresh()
+        try:
+            recorded = self._tables.recorded(definition)
+            if already_loaded(recorded, definition, block):
+                self._bench.define(session, definition, block)
+                outcome = self._skipped(recorded)
+            else:
+                outcome = self._load(session, work)
+            self._bench.run_statements(session, definition, "after", definition.after)
+        except TidegateError:
+            raise
+        except Exception as error:
+            raise FlowFailed(explain(error, definition)) from error
+        crashpoint("block.after_after")
+        return outcome
+
+    def _load(self, session: SparkSession, work: Work) -> Outcome:
+        try:
+            return self._attempt(session, work, pin=work.retried)
+        except Exception as error:
+            if not work.retried or not any(sign in str(error) for sign in _VACUUMED):
+                raise
+        # What the block was declared over is vacuumed: the newest data is the best there is.
+        outcome = self._attempt(self._spark.fresh(), work, pin=False)
+        note = "the versions that the block was declared over are gone; read the newest"
+        return Outcome(outcome.rows, outcome.committed_version, outcome.measures, note)
+
+    def _attempt(self, session: SparkSession, work: Work, *, pin: bool) -> Outcome:
+        definition, block, name = work.definition, work.block, work.definition.processor.value
+        query_id = self._runtime.uuid()
+        session.addTag(query_id)
+        # 4. Read: the block's functions first, since a view keeps the function it was made with.
+        self._bench.define(session, definition, block)
+        self._bench.run_statements(session, definition, "before", definition.before)
+        versions = block.versions if pin else {}
+        rows = in_order(definition, self._bench.rows(session, definition, versions))
+        make_table(session, self._tables, definition, rows)
+        # The measures stand between the views and the guard: otherwise Spark would push the guard
+        # below a join, where it fails for rows that the join drops.
+        observation = Observation(query_id)
+        stepwise = definition.processor is Processor.STEP
+        position = (definition.pos, definition.id) if stepwise else (None, None)
+        guarded = self._guards[definition.processor](
+            observed(rows, observation, *position), definition
+        )
+        # 5. Load.
+        crashpoint(f"{name}.before_write")
+        path = self._tables.path(definition.table)
+        self._write(session, guarded, work, path)
+        crashpoint(f"{name}.after_write")
+        recorded = self._tables.recorded(definition)
+        if recorded.seq != block.seq:
+            raise TopicStopped(
+                f"{definition.table} records block {recorded.seq} after block {block.seq} was"
+                " written; somebody else writes under this topic's name"
+            )
+        seen = self._seen(recorded, work, observation, query_id)
+        return Outcome(seen.rows, recorded.version, seen)
+
+    def _write(self, session: SparkSession, rows: DataFrame, work: Work, path: str) -> None:
+        try:
+            self._writes[work.definition.processor](session, rows, work, path, _metadata(work))
+        except Exception as error:
+            # A conflict, or a commit whose answer was lost: what is recorded decides.
+            if "ConcurrentTransaction" not in str(error):
+                raise
+            recorded = self._tables.recorded(work.definition)
+            if not already_loaded(recorded, work.definition, work.block):
+                raise
+
+    def _seen(
+        self, recorded: Recorded, work: Work, observation: Observation, query_id: str
+    ) -> Measures:
+        if recorded.execution_id != work.execution.id:
+            return Measures(query_id, recorded.rows or 0)
+        try:
+            return measures(query_id, observation.get)
+        except (Py4JError, PySparkException):
+            # Spark drops the measures together with a relation that it finds to be empty.
+            return Measures(query_id, recorded.rows or 0)
+
+    def _skipped(self, recorded: Recorded) -> Outcome:
+        rows = recorded.rows or 0
+        note = "the block was in the table already: its write was skipped"
+        return Outcome(rows, recorded.version, Measures(self._runtime.uuid(), rows), note)
+
+
+def already_loaded(recorded: Recorded, definition: Definition, block: Block) -> bool:
+    """Hold the block against what the table records; raise where the two cannot both be true."""
+    if recorded.seq < block.seq:
+        return False
+    table, topic = definition.table, definition.topic
+    if recorded.seq > block.seq:
+        raise TopicStopped(
+            f"{table} already holds block {recorded.seq} of {topic}, and the store is only at"
+            f" block {block.seq}: was the store restored from an old copy?"
+        )
+    if (recorded.last, recorded.next) == (block.last, block.next):
+        return True
+    raise TopicStopped(
+        f"{table} holds block {block.seq} of {topic} as rows in ({recorded.last}, {recorded.next}]"
+        f" and the store declares it as ({block.last}, {block.next}]"
+    )
+
+
+def _metadata(work: Work) -> str:
+    block = work.block
+    return json.dumps(
+        {
+            "topic": work.definition.topic,
+            "seq": block.seq,
+            "last": [block.last.pos, block.last.id],
+            "next": [block.next.pos, block.next.id],
+            "execution": work.execution.id,
+            "attempt": work.execution.attempt,
+            "term": work.execution.term,
+        }
+    )
+
+
+def explain(error: BaseException, definition: Definition) -> str:
+    """Say why the load failed; our own markers first."""
+    text = str(error)
+    if "TIDEGATE_POSITION" in text:
+        return (
+            f"a view of {definition.topic} gives a {definition.pos} or {definition.id} outside of"
+            " the block; give on the base row's position as block() got it"
+        )
+    if "TIDEGATE_KIND" in text:
+        return " ".join(text.partition("TIDEGATE_KIND")[2].split("SQLSTATE")[0].split())
+    if "TIDEGATE_CHECK" in text:
+        name = text.partition("TIDEGATE_CHECK ")[2].split()[0]
+        condition = definition.checks.get(name, "")
+        return f"the check {name} ({condition}) does not hold for every row; nothing was written"
+    return sentence(error)
+
+
+def transaction(topic: str, seq: int, metadata: str) -> dict[str, str]:
+    """Give the writer's options that make a repeat of the block a no-op."""
+    return {"txnAppId": app_id(topic), "txnVersion": str(seq), "userMetadata": metadata}

@@ -1,0 +1,297 @@
+"""Looks at Delta tables without a JVM: versions, file statistics, positions, recorded writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tidegate.errors import LakeError
+from tidegate.model.blocks import FileStatistics, unknown
+from tidegate.model.lineage import Definition
+from tidegate.model.plan import Ahead, Look
+from tidegate.model.position import START, Position
+from tidegate.ports import Recorded
+
+_BOOKKEEPING = frozenset(
+    {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"}
+    | {"CREATE TABLE", "ADD CONSTRAINT", "DROP CONSTRAINT", "CHANGE COLUMN", "ADD COLUMNS"}
+    | {"COMPUTE STATS", "CLUSTER BY", "REORG", "UPGRADE PROTOCOL", "FSCK", "ADD FEATURE"}
+)
+"""Operations that leave a table's rows as they were."""
+
+
+@dataclass(frozen=True)
+class PositionColumns:
+    """The columns that carry a table's position, as the table spells them, and pos's type."""
+
+    pos: str
+    id: str
+    kind: str
+    """`bigint`, `timestamp` or `timestamp_ntz`."""
+
+
+class Tables:
+    """The Delta tables of a lake, one folder a table below one a database."""
+
+    def __init__(self, lake: str, now: Callable[[], int]) -> None:
+        self._lake = lake.rstrip("/")
+        self._now = now
+
+    def path(self, table: str) -> str:
+        """Give the place of a table: `<lake>/<db>/<table>`."""
+        database, _, name = table.partition(".")
+        return f"{self._lake}/{database}/{name}"
+
+    def open(self, table: str) -> DeltaTable | None:
+        """Open a table at its newest version; None when there is none."""
+        path = self.path(table)
+        try:
+            return DeltaTable(path)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            if "://" not in path and not (Path(path) / "_delta_log").exists():
+                return None
+            raise LakeError(f"{table} at {path} cannot be read: {first_line(error)}") from error
+
+    def exists(self, table: str) -> bool:
+        return self.open(table) is not None
+
+    def versions(self, tables: Sequence[str]) -> dict[str, int]:
+        """Give the newest version of each of the tables that exist."""
+        opened = {table: self.open(table) for table in tables}
+        return {table: found.version() for table, found in opened.items() if found is not None}
+
+    def look(self, table: str, pos: str, id: str, *, data_version: bool = False) -> Look:
+        """See how far a table has come; the time is taken before the table is read."""
+        at = self._now()
+        found = self.open(table)
+        if found is None:
+            return Look(table, at, exists=False)
+        version = found.version()
+        changed = _data_version(found) if data_version else -1
+        columns = position_columns(found, pos, id)
+        if columns is None:
+            return Look(table, at, positioned=False, version=version, data_version=changed)
+        newest = _newest(found, columns)
+        return Look(table, at, newest=newest, version=version, data_version=changed)
+
+    def columns(self, table: str, pos: str, id: str) -> PositionColumns | None:
+        """Tell which columns carry the position of a table; None without table or columns."""
+        found = self.open(table)
+        return None if found is None else position_columns(found, pos, id)
+
+    def column_names(self, table: str) -> list[str]:
+        found = self.open(table)
+        return [] if found is None else [field.name for field in found.schema().fields]
+
+    def files(self, table: str, pos: str, id: str) -> list[FileStatistics]:
+        """Give the statistics of every data file that holds positions."""
+        found = self.open(table)
+        columns = position_columns(found, pos, id) if found else None
+        if found is None or columns is None:
+            return []
+        return statistics(found, columns)
+
+    def ahead(self, table: str, pos: str, id: str, last: Position) -> Ahead:
+        """See what lies beyond a position: the first row's pos, and about how many rows."""
+        found = self.open(table)
+        columns = position_columns(found, pos, id) if found else None
+        if found is None or columns is None:
+            return Ahead(None)
+        beyond = [file for file in statistics(found, columns) if file.last > last]
+        rows = sum(file.rows for file in beyond)
+        crossing = [file for file in beyond if file.least_pos <= last.pos]
+        if all(file.exact and file.first > last for file in crossing):
+            return Ahead(min((file.least_pos for file in beyond), default=None), rows)
+        return Ahead(_first_pos_after(found, columns, last), rows)
+
+    def recorded(self, definition: Definition) -> Recorded:
+        """Read what the destination's log says of the topic's last write."""
+        found = self.open(definition.table)
+        seq = found.transaction_version(app_id(definition.topic)) if found else None
+        if found is None or seq is None:
+            return Recorded(0)
+        for commit in found.history():
+            written = _our_metadata(commit)
+            if written.get("topic") == definition.topic and written.get("seq") == seq:
+                return Recorded(
+                    seq,
+                    Position(*written["last"]),
+                    Position(*written["next"]),
+                    int(commit["version"]),
+                    written.get("execution"),
+                    _rows_written(commit),
+                )
+        return Recorded(seq)
+
+
+def app_id(topic: str) -> str:
+    """Name a topic in Delta's transactions: the version under it is the block's seq."""
+    return f"tidegate/{topic}"
+
+
+def position_columns(found: DeltaTable, pos: str, id: str) -> PositionColumns | None:
+    """Find the two columns without regard to case, as Spark does."""
+    by_name = {field.name.lower(): field for field in found.schema().fields}
+    pos_field, id_field = by_name.get(pos.lower()), by_name.get(id.lower())
+    if pos_field is None or id_field is None:
+        return None
+    kinds = {"long": "bigint", "integer": "bigint", "short": "bigint", "byte": "bigint"}
+    kinds |= {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz"}
+    kind = kinds.get(str(getattr(pos_field.type, "type", "")))
+    return None if kind is None else PositionColumns(pos_field.name, id_field.name, kind)
+
+
+def statistics(found: DeltaTable, columns: PositionColumns) -> list[FileStatistics]:
+    """Read file statistics from the log; files without a single position are left out."""
+    actions = pa.table(found.get_add_actions(flatten=True))
+    if actions.num_rows == 0:
+        return []
+    deleted = _files_with_deletions(found)
+    spread = [
+        _milliseconds(_column(actions, f"min.{columns.pos}")),
+        _milliseconds(_column(actions, f"max.{columns.pos}")),
+        _column(actions, f"min.{columns.id}").to_pylist(),
+        _column(actions, f"max.{columns.id}").to_pylist(),
+        _column(actions, "num_records").to_pylist(),
+        _column(actions, f"null_count.{columns.pos}").to_pylist(),
+        _column(actions, f"null_count.{columns.id}").to_pylist(),
+        _column(actions, "path").to_pylist(),
+    ]
+    files: list[FileStatistics] = []
+    for low, high, low_id, high_id, rows, no_pos, no_id, path in zip(*spread, strict=True):
+        if rows is not None and rows in (no_pos, no_id):
+            continue
+        if None in (low, high, low_id, high_id, rows):
+            files.append(unknown(rows or 0))
+            continue
+        exact = not no_pos and not no_id and low >= 0 and not any(map(path.endswith, deleted))
+        files.append(FileStatistics(rows, low, high, low_id, high_id, exact))
+    return files
+
+
+def _column(actions: pa.Table, name: str) -> pa.ChunkedArray:
+    if name in actions.column_names:
+        return actions.column(name)
+    return pa.chunked_array([pa.nulls(actions.num_rows)])
+
+
+def _milliseconds(values: pa.ChunkedArray) -> list[int | None]:
+    if not pa.types.is_timestamp(values.type):
+        return list(values.to_pylist())
+    micros = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+    # Arrow's division cuts towards zero; times before 1970 are negative and have to be floored.
+    floored = pc.if_else(pc.less(micros, 0), pc.subtract(micros, 999), micros)
+    return list(pc.divide(floored, 1000).to_pylist())
+
+
+def _files_with_deletions(found: DeltaTable) -> list[str]:
+    if "deletionVectors" not in (found.protocol().reader_features or ()):
+        return []
+    vectors = pa.RecordBatchReader.from_stream(found.deletion_vectors())
+    return [path.rpartition("/")[2] for batch in vectors for path in batch["filepath"].to_pylist()]
+
+
+def _newest(found: DeltaTable, columns: PositionColumns) -> Position | None:
+    files = statistics(found, columns)
+    if not files:
+        return None
+    top = max(file.greatest_pos for file in files)
+    highest = [file for file in files if file.greatest_pos == top]
+    if all(file.exact for file in files):
+        if all(file.least_pos == top or file.rows == 1 for file in highest):
+            return max(file.last for file in highest)
+    else:
+        query = f"SELECT max({_millis(columns)}) FROM t WHERE {{id}} IS NOT NULL"
+        found_top = _ask(found, columns, query)
+        if found_top is None or found_top < START.pos:
+            return None
+        top = found_top
+    # The greatest id of a file need not be that of its greatest pos: look at that millisecond.
+    greatest = _ask(found, columns, f"SELECT max({{id}}) FROM t WHERE {_within(columns, top, top)}")
+    return None if greatest is None else Position(top, greatest)
+
+
+def _first_pos_after(found: DeltaTable, columns: PositionColumns, last: Position) -> int | None:
+    later = _within(columns, last.pos + 1, None)
+    query = (
+        f"SELECT min({_millis(columns)}) FROM t WHERE {_within(columns, last.pos, None)}"
+        f" AND {{id}} IS NOT NULL AND ({later} OR {{id}} > {last.id})"
+    )
+    return _ask(found, columns, query)
+
+
+def _ask(found: DeltaTable, columns: PositionColumns, query: str) -> int | None:
+    text = query.format(pos=_quoted(columns.pos), id=_quoted(columns.id))
+    answer = pa.table(QueryBuilder().register("t", found).execute(text).read_all())
+    value = answer.column(0)[0].as_py() if answer.num_rows else None
+    return None if value is None else int(value)
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'.replace("{", "{{").replace("}", "}}")
+
+
+def _millis(columns: PositionColumns) -> str:
+    if columns.kind == "bigint":
+        return "{pos}"
+    return "arrow_cast({pos}, 'Int64') / 1000"
+
+
+def _within(columns: PositionColumns, low: int, high: int | None) -> str:
+    if columns.kind == "bigint":
+        upper = "" if high is None else f" AND {{pos}} <= {high}"
+        return f"({{pos}} >= {low}{upper})"
+    zone = 'Some("UTC")' if columns.kind == "timestamp" else "None"
+    kind = f"Timestamp(Microsecond, {zone})"
+    upper = "" if high is None else f" AND {{pos}} < arrow_cast({(high + 1) * 1000}, '{kind}')"
+    return f"({{pos}} >= arrow_cast({low * 1000}, '{kind}'){upper})"
+
+
+def _data_version(found: DeltaTable) -> int:
+    for commit in found.history():
+        if commit.get("operation") not in _BOOKKEEPING and _rows_changed(commit):
+            return int(commit["version"])
+    # Everything else was trimmed from the log: other data cannot be ruled out before this.
+    return 0
+
+
+def _rows_changed(commit: Mapping[str, Any]) -> bool:
+    figures = commit.get("operationMetrics") or {}
+    match commit.get("operation"):
+        case "WRITE" if (commit.get("operationParameters") or {}).get("mode") == "Append":
+            return figures.get("numOutputRows") != "0"
+        case "MERGE":
+            names = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+            return any(figures.get(name) != "0" for name in names)
+        case _:
+            return True
+
+
+def _our_metadata(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        written = json.loads(commit.get("userMetadata") or "{}")
+    except ValueError:
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+def _rows_written(commit: Mapping[str, Any]) -> int | None:
+    figures = commit.get("operationMetrics") or {}
+    value = figures.get("numSourceRows", figures.get("numOutputRows"))
+    return None if value is None else int(value)
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's text, without its tail."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

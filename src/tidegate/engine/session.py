@@ -1,0 +1,129 @@
+"""One Spark for the process, and a fresh session of it for each execution."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from tidegate.engine.jars import spark_jars
+from tidegate.engine.java import find_java
+from tidegate.errors import SetupError, WrongUse
+
+_SESSION = {
+    # Delta's own parser does not know parameter markers; substituting constants gets past it.
+    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
+}
+"""Settings that a new session does not inherit."""
+
+
+class SparkHost:
+    """Starts Spark when it is first needed, and ends it with the process."""
+
+    def __init__(
+        self,
+        master: str,
+        conf: Mapping[str, str],
+        scratch: Path,
+        pass_fds: Sequence[int] = (),
+        *,
+        own_catalog: bool = False,
+    ) -> None:
+        self._master = master
+        self._conf = dict(conf)
+        self._scratch = scratch
+        self._pass_fds = tuple(pass_fds)
+        self._own_catalog = own_catalog
+        self._root: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def connect(self) -> bool:
+        return self._master.startswith("sc://")
+
+    def fresh(self) -> SparkSession:
+        """Give a session that shares the caches of the others, but no function, view or setting."""
+        with self._lock:
+            if self._root is None:
+                self._root = self._start()
+        session = self._remote() if self.connect else self._root.newSession()
+        for name, value in _SESSION.items():
+            session.conf.set(name, value)
+        if self.connect:
+            for name, value in self._conf.items():
+                session.conf.set(name, value)
+        return session
+
+    def stop(self) -> None:
+        """End Spark; safe to call twice."""
+        with self._lock:
+            root, self._root = self._root, None
+        if root is not None:
+            root.stop()
+
+    def _start(self) -> SparkSession:
+        # pyspark prints a stack trace as JSON for each SQL error; users get a sentence instead.
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        return self._remote() if self.connect else self._classic()
+
+    def _remote(self) -> SparkSession:
+
+        return SparkSession.builder.remote(self._master).create()
+
+    def _classic(self) -> SparkSession:
+
+        os.environ.setdefault("JAVA_HOME", str(find_java().resolve().parent.parent))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if self._master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        conf = SparkConf(loadDefaults=False).setAll(list(self._settings().items()))
+        with (self._scratch / "spark.log").open("ab") as log:
+            popen = {"pass_fds": self._pass_fds, "stdout": log, "stderr": log}
+            try:
+                # The JVM inherits this process's lock, and holds it as long as it can write.
+                gateway = launch_gateway(conf, popen_kwargs=popen)  # type: ignore[no-untyped-call]
+                context = SparkContext(conf=conf, gateway=gateway)
+            except Exception as error:
+                raise SetupError(
+                    f"Spark did not start on {self._master}: {str(error).splitlines()[0]};"
+                    f" its own log is {self._scratch / 'spark.log'}"
+                ) from error
+        return SparkSession(context)
+
+    def _settings(self) -> dict[str, str]:
+        class_path = os.pathsep.join(str(jar) for jar in spark_jars())
+        cores = os.cpu_count() or 2
+        settings = {
+            "spark.master": self._master,
+            "spark.app.name": "tidegate",
+            "spark.driver.extraClassPath": class_path,
+            "spark.executor.extraClassPath": class_path,
+            "spark.driver.memory": "2g",
+            "spark.log.level": "ERROR",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(self._scratch / "warehouse"),
+            # With the default of 50 the same small append takes seconds.
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        if not self._own_catalog:
+            settings["spark.sql.catalogImplementation"] = "in-memory"
+        if self._master.startswith("local"):
+            settings["spark.sql.shuffle.partitions"] = str(2 * cores)
+        for name, value in self._conf.items():
+            if name in ("spark.master", "spark.sql.extensions"):
+                raise WrongUse(f"tidegate.toml: [spark] conf may not set {name}")
+            settings[name] = value
+        return settings

@@ -1,0 +1,94 @@
+"""A session made ready for one block: its tables, its functions, its views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.engine.failures import sentence
+from tidegate.engine.functions import define_constants, define_functions
+from tidegate.engine.looks import Tables
+from tidegate.errors import FlowFailed
+from tidegate.model.execution import Block
+from tidegate.model.lineage import Definition, Processor
+from tidegate.model.statements import statement_tables, statements
+from tidegate.model.viewtext import pinned, read_view, tables_read, typed
+
+
+class Workbench:
+    """Prepares sessions: what a view names is there, and means the block at hand."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def define(self, session: SparkSession, definition: Definition, block: Block) -> None:
+        """Make the functions of the block."""
+        last, next, seq = block.last, block.next, block.seq
+        if definition.processor is Processor.RELOAD:
+            define_constants(session, topic=definition.topic, last=last, next=next, seq=seq)
+            return
+        base = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
+        if base is None:
+            raise FlowFailed(
+                f"{definition.base} has no columns {definition.base_pos} (a bigint or a timestamp)"
+                f" and {definition.base_id} (a bigint) to carry a position"
+            )
+        define_functions(
+            session, topic=definition.topic, kind=base.kind, last=last, next=next, seq=seq
+        )
+
+    def rows(
+        self, session: SparkSession, definition: Definition, versions: Mapping[str, int]
+    ) -> DataFrame:
+        """Step 4: make the views and give the rows of all transforms together."""
+        texts = {name: read_view(name, text) for name, text in definition.views.items()}
+        self._register(session, definition, tables_read(list(texts), texts))
+        pins = {name.lower(): version for name, version in versions.items()}
+        for name, view in texts.items():
+            arguments = {key: definition.vars[key] for key in view.parameters}
+            frame = session.sql(typed(pinned(view.text, pins)), args=arguments or None)
+            frame.createOrReplaceTempView(f"`{name}`")
+        frames = [session.table(f"`{name}`") for name in definition.transforms]
+        return reduce(lambda above, below: above.unionByName(below), frames)
+
+    def run_statements(
+        self, session: SparkSession, definition: Definition, field: str, text: str
+    ) -> None:
+        """Run `before` or `after`, statement by statement."""
+        for statement in statements(text):
+            try:
+                self._register(session, definition, statement_tables(statement))
+                session.sql(typed(statement))
+            except Exception as error:
+                start = " ".join(statement.split())[:60]
+                raise FlowFailed(f"{field} ({start}): {sentence(error)}") from error
+
+    def _register(
+        self, session: SparkSession, definition: Definition, names: Iterable[str]
+    ) -> None:
+        """Let the session know tables of the lake by name; what it knows already stays as it is."""
+        # Spark and the readers of views take names without regard to case; folders do not.
+        listed = {name.lower(): name for name in (*definition.listed, definition.table)}
+        for name in names:
+            spelled = listed.get(name.lower(), name)
+            if spelled.count(".") == 1 and self._tables.exists(spelled):
+                register_table(session, spelled, self._tables.path(spelled))
+
+
+def register_table(session: SparkSession, name: str, path: str) -> None:
+    """Put a table that stands in the lake into the session's catalog."""
+    if session.catalog.tableExists(name):
+        return
+    database, _, table = name.partition(".")
+    session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
+    session.sql(
+        f"CREATE TABLE IF NOT EXISTS `{database}`.`{table}` USING DELTA LOCATION {literal(path)}"
+    )
+
+
+def literal(text: str) -> str:
+    """Write a text as a Spark string literal."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

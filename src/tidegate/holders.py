@@ -1,0 +1,108 @@
+"""Who holds a mutex, and whether that process, or the JVM it left behind, can still write.
+
+A process that works holds an flock on a file of its own and passes it on to its JVM. The kernel
+frees it when the last of the two is gone, however they ended: no clock, no guess.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from tidegate.ports import Runtime
+
+_POLL_SECONDS = 0.1
+
+
+class FlockHolders:
+    """Locks in a folder of the project; a hostid is `host:pid:token`, the token names the file."""
+
+    def __init__(self, folder: Path, runtime: Runtime) -> None:
+        self._folder = folder
+        self._runtime = runtime
+        self._host = socket.gethostname()
+        self._descriptor: int | None = None
+        self._token = runtime.uuid().partition("-")[0]
+
+    @property
+    def me(self) -> str:
+        return f"{self._host}:{os.getpid()}:{self._token}"
+
+    def hold(self) -> int:
+        """Take this process's own lock, and give the descriptor to pass on to its JVM."""
+        if self._descriptor is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            self._descriptor = self._take(self._folder / f"{self._token}.lock")
+        return self._descriptor
+
+    def _take(self, path: Path) -> int:
+        while True:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # A sweep may have removed the file between the two calls: then it is nobody's lock.
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+            os.close(descriptor)
+
+    def release(self) -> None:
+        """Give the lock back; the file goes with it."""
+        if self._descriptor is not None:
+            (self._folder / f"{self._token}.lock").unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def lives(self, hostid: str) -> bool:
+        """Tell whether that holder may still write; one on another machine always may."""
+        host, _, rest = hostid.partition(":")
+        pid, _, token = rest.partition(":")
+        if hostid == self.me or host != self._host:
+            return True
+        path = self._folder / f"{token}.lock"
+        return _locked(path) if token and path.exists() else _runs(pid)
+
+    def wait_for_end(self, hostid: str, seconds: float) -> bool:
+        """Wait while only the JVM of a dead process is left; a living process is not waited for."""
+        pid = hostid.partition(":")[2].partition(":")[0]
+        until = self._runtime.monotonic() + seconds
+        while self.lives(hostid):
+            if _runs(pid) or not self._is_here(hostid) or self._runtime.monotonic() > until:
+                return False
+            self._runtime.sleep(_POLL_SECONDS)
+        return True
+
+    def _is_here(self, hostid: str) -> bool:
+        return hostid.partition(":")[0] == self._host
+
+    def _sweep(self) -> None:
+        """Remove the files of processes that died: nobody holds them, and they say no more."""
+        for path in self._folder.glob("*.lock"):
+            if not _locked(path):
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who ask at the same time do not take each other for the holder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _runs(pid: str) -> bool:
+    """Tell whether a Tidegate process of that number runs: numbers are given out again."""
+    folder = Path("/proc") / pid
+    try:
+        state = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+        return state.split()[0] != "Z" and b"tidegate" in (folder / "cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,143 @@
+"""A project folder turned into definitions, each knowing its file and line, and its problems."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidegate.errors import Problem, ProjectError, WrongUse
+from tidegate.model.lineage import Definition, Processor, TopicName
+from tidegate.model.viewtext import ViewCycleError, ViewText, reachable
+from tidegate.project.entries import Entry, read_entries
+from tidegate.project.rules import entry_problems, lineage_problems, read_views
+from tidegate.settings import FILE, Settings, load_settings
+
+
+@dataclass(frozen=True)
+class Project:
+    """Everything that a project folder says."""
+
+    settings: Settings
+    definitions: Mapping[str, Definition]
+    entries: Mapping[str, Entry]
+    views: Mapping[str, ViewText]
+    problems: tuple[Problem, ...]
+    """All that is wrong, warnings included."""
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.folder
+
+    def require_sound(self) -> None:
+        """Raise ProjectError if anything but a warning was found."""
+        wrong = [problem for problem in self.problems if not problem.warning]
+        if wrong:
+            raise ProjectError(wrong)
+
+
+def find_project(given: Path | None) -> Path:
+    """Find the folder: the given one, TIDEGATE_PROJECT, or the nearest above that is a project."""
+    named = given or (
+        Path(os.environ["TIDEGATE_PROJECT"]) if os.getenv("TIDEGATE_PROJECT") else None
+    )
+    if named is not None:
+        if not (named / FILE).is_file():
+            raise WrongUse(f"{named} is not a project: it has no {FILE}; `tidegate init` makes one")
+        return named.resolve()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FILE).is_file():
+            return folder
+    raise WrongUse(
+        f"no {FILE} in {here} or above; go to a project, name one with -C DIR,"
+        " or make one: tidegate init DIR"
+    )
+
+
+def load_project(folder: Path) -> Project:
+    """Read a project whole; its problems come with it, all in one go."""
+    settings = load_settings(folder)
+    views, unread, problems = read_views(folder)
+    entries: dict[str, Entry] = {}
+    for path in _lineage_files(folder):
+        found, wrong = read_entries(path, str(path.relative_to(folder)))
+        problems += wrong
+        for entry in found:
+            if entry.topic in entries:
+                first = entries[entry.topic]
+                message = f"{entry.topic} stands already at {first.file}:{first.line}"
+                problems.append(entry.problem("table", message))
+            else:
+                entries[entry.topic] = entry
+    definitions = _definitions(entries, views, settings)
+    for topic, entry in entries.items():
+        problems += entry_problems(entry, definitions[topic], views, unread, settings.vars)
+    problems += lineage_problems(entries, definitions)
+    return Project(settings, definitions, entries, views, tuple(sorted(set(problems))))
+
+
+def _lineage_files(folder: Path) -> list[Path]:
+    single = folder / "lineage.yaml"
+    several = [*(folder / "lineage").glob("*.yaml"), *(folder / "lineage").glob("*.yml")]
+    return [*([single] if single.exists() else []), *sorted(several)]
+
+
+def _definitions(
+    entries: Mapping[str, Entry], views: Mapping[str, ViewText], settings: Settings
+) -> dict[str, Definition]:
+    plain = {topic: _definition(entry, views, settings) for topic, entry in entries.items()}
+    tagged = {d.table for d in plain.values() if TopicName.parse(d.topic).tag is not None}
+    by_table = {definition.table: definition for definition in plain.values()}
+    return {
+        topic: _linked(definition, by_table, definition.table in tagged)
+        for topic, definition in plain.items()
+    }
+
+
+def _linked(definition: Definition, by_table: Mapping[str, Definition], tagged: bool) -> Definition:
+    """Let a topic know what its base calls the position columns, and whether it has siblings."""
+    base = by_table.get(definition.base) if definition.depends_on else None
+    if base is not None and base.processor is not Processor.RELOAD:
+        definition = replace(definition, base_pos=base.pos, base_id=base.id)
+    return replace(definition, tagged=tagged)
+
+
+def _definition(entry: Entry, views: Mapping[str, ViewText], settings: Settings) -> Definition:
+    transforms = tuple(name.lower() for name in entry.get("transforms"))
+    known = [name for name in transforms if name in views]
+    names = _reachable(known, views)
+    used = {name for view in names for name in views[view].parameters}
+    return Definition(
+        topic=entry.topic,
+        processor=entry.get("processor"),
+        depends_on=entry.get("depends_on"),
+        unwaited=entry.get("unwaited"),
+        transforms=transforms,
+        delay=entry.get("delay"),
+        repeat=entry.get("repeat"),
+        maxstep=entry.get("maxstep"),
+        keys=entry.get("keys"),
+        deleted=entry.get("deleted"),
+        checks=entry.get("checks"),
+        partition_by=entry.get("partition_by"),
+        cluster_by=entry.get("cluster_by"),
+        properties=entry.get("properties"),
+        comments=entry.get("columns"),
+        before=entry.get("before"),
+        after=entry.get("after"),
+        comment=entry.get("comment"),
+        pos=entry.get("pos") or "pos",
+        id=entry.get("id") or "id",
+        views={name: views[name].text for name in names},
+        vars={name: value for name, value in settings.vars.items() if name in used},
+    )
+
+
+def _reachable(names: list[str], views: Mapping[str, ViewText]) -> list[str]:
+    try:
+        return reachable(names, views)
+    except ViewCycleError:
+        # A circle is reported by its own rule; here it only must not stop the reading.
+        return names

@@ -1,0 +1,149 @@
+"""Runs what is due until nothing is: the planner and the instance in one, in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidegate.errors import ClaimLost, MutexError
+from tidegate.model.execution import Execution, ExecutionState, Limits
+from tidegate.model.plan import Plan, Verdict
+from tidegate.ports import Runtime, Store
+from tidegate.services.executor import Executor
+from tidegate.services.lookout import Lookout
+
+
+class Watcher(Protocol):
+    """Told of what goes on, to show it to somebody."""
+
+    def started(self, topic: str, rows_ahead: int) -> None: ...
+
+    def ended(self, execution: Execution) -> None: ...
+
+    def refused(self, topic: str, why: str) -> None: ...
+
+
+@dataclass
+class Report:
+    """What a run did, and why the rest was not due."""
+
+    executions: list[Execution] = field(default_factory=list)
+    not_due: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        return any(execution.state is ExecutionState.FAILED for execution in self.executions)
+
+
+class Foreground:
+    """One run by hand: each topic to the end of what it may take, whatever fails beside it."""
+
+    def __init__(
+        self,
+        lookout: Lookout,
+        executor: Executor,
+        store: Store,
+        runtime: Runtime,
+        watcher: Watcher,
+    ) -> None:
+        self._lookout = lookout
+        self._executor = executor
+        self._store = store
+        self._runtime = runtime
+        self._watcher = watcher
+        self._report = Report()
+        self._left_alone: dict[str, str] = {}
+        """Topics that failed, or that another run holds: not tried again in this run."""
+        self._idle: set[str] = set()
+        """Topics that found nothing since the last commit."""
+
+    def run(self, topics: Collection[str]) -> Report:
+        """Run what is due of these topics, and what that makes due, until nothing is."""
+        self._store.offsets.see(self._lookout.landed(), self._runtime.now())
+        while True:
+            # 1. Plan, anew after every block: 8, the ripple.
+            plan = self._lookout.plan(eager=True)
+            verdict = self._next(plan, topics)
+            if verdict is None:
+                break
+            self._run_one(verdict)
+        for topic in topics:
+            verdict = plan.verdicts.get(topic)
+            if verdict is not None and topic not in self._failed():
+                self._report.not_due[topic] = self._left_alone.get(topic, verdict.why)
+        return self._report
+
+    def _next(self, plan: Plan, topics: Collection[str]) -> Verdict | None:
+        for verdict in plan.verdicts.values():
+            wanted = verdict.topic in topics and (verdict.due or verdict.broken)
+            if wanted and verdict.topic not in self._left_alone and verdict.topic not in self._idle:
+                return verdict
+        return None
+
+    def _run_one(self, verdict: Verdict) -> None:
+        topic = verdict.topic
+        execution = self._assign(verdict)
+        self._watcher.started(topic, verdict.rows_ahead)
+        try:
+            ended = self._end(execution, verdict)
+        except (MutexError, ClaimLost) as refusal:
+            self._left_alone[topic] = str(refusal)
+            self._watcher.refused(topic, str(refusal))
+            return
+        # 7. Report.
+        self._report.executions.append(ended)
+        self._watcher.ended(ended)
+        if ended.state is ExecutionState.FAILED:
+            self._left_alone[topic] = ended.comment
+        elif ended.rows == 0 and ended.comment == NOTHING_TO_DO:
+            self._idle.add(topic)
+        else:
+            self._idle.clear()
+
+    def _end(self, execution: Execution, verdict: Verdict) -> Execution:
+        if verdict.broken:
+            return self._executor.give_up(execution, verdict.why)
+        return self._executor.execute(execution, verdict.limits)
+
+    def _assign(self, verdict: Verdict) -> Execution:
+        """2. Keep the execution before the work begins."""
+        offset = self._store.offsets.get(verdict.topic)
+        again = offset is not None and (offset.block is not None or offset.failures > 0)
+        earlier = self._store.executions.list(flow=verdict.topic, limit=1) if again else []
+        execution = Execution(
+            id=self._runtime.uuid(),
+            flow_kind="table",
+            flow_id=verdict.topic,
+            topic=verdict.topic,
+            state=ExecutionState.ASSIGNED,
+            attempt=earlier[0].attempt + 1 if earlier else 1,
+            retry_of=earlier[0].id if earlier else None,
+            assigned_at=self._runtime.now(),
+            configuration={"kind": "table", "id": verdict.topic, **_limits(verdict.limits)},
+        )
+        self._store.executions.assign(execution)
+        return execution
+
+    def _failed(self) -> set[str]:
+        return {
+            execution.topic
+            for execution in self._report.executions
+            if execution.state is ExecutionState.FAILED
+        }
+
+
+NOTHING_TO_DO = "nothing to do"
+
+
+def _limits(limits: Limits | None) -> dict[str, object]:
+    if limits is None:
+        return {}
+    return {
+        "limits": {
+            "as_of": limits.as_of,
+            "frontier": [limits.frontier.pos, limits.frontier.id],
+            "bound": limits.bound,
+            "complete_to": limits.complete_to,
+        }
+    }

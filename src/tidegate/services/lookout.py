@@ -1,0 +1,128 @@
+"""Step 1: gathers what a plan looks at, from store and lake, and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidegate.model.execution import Offset
+from tidegate.model.lineage import Definition, Processor
+from tidegate.model.plan import Ahead, Facts, Look, Plan, make_plan
+from tidegate.model.position import START, Position
+from tidegate.ports import Holders, Looks, Runtime, Store
+
+_NEVER_APPLIED = 0
+
+
+class Lookout:
+    """Looks at the lake as of one time, and remembers what cannot have changed since."""
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Definition],
+        store: Store,
+        lake: Looks,
+        holders: Holders,
+        runtime: Runtime,
+    ) -> None:
+        self._definitions = definitions
+        self._store = store
+        self._lake = lake
+        self._holders = holders
+        self._builders: dict[str, list[str]] = {}
+        for definition in definitions.values():
+            if definition.processor is not Processor.SOURCE:
+                self._builders.setdefault(definition.table, []).append(definition.topic)
+        # One time for the whole of it: rows that come meanwhile are the next one's business, and
+        # so a run ends even while writers go on.
+        self._as_of = runtime.now()
+        self._looks: dict[tuple[str, object], Look] = {}
+        self._ahead: dict[tuple[str, Position, object], Ahead] = {}
+
+    def plan(self, *, eager: bool) -> Plan:
+        """Say what is due, as the store stands now."""
+        return make_plan(self.facts(eager=eager))
+
+    def facts(self, *, eager: bool) -> Facts:
+        offsets = self._store.offsets.all()
+        looks = {table: self._look(table, offsets) for table in self._tables_to_look_at()}
+        holders = {offset.hostid for offset in offsets.values() if offset.hostid}
+        return Facts(
+            definitions=self._definitions,
+            offsets=offsets,
+            looks=looks,
+            now=self._as_of,
+            ahead=self._all_ahead(offsets, looks),
+            live_holders=frozenset(filter(self._holders.lives, holders)),
+            versions=self._versions(),
+            eager=eager,
+        )
+
+    def landed(self) -> list[Look]:
+        """Give the looks at tables that others write, for the store to remember."""
+        offsets = self._store.offsets.all()
+        tables = {table for table in self._tables_to_look_at() if table not in self._builders}
+        return [self._look(table, offsets) for table in sorted(tables)]
+
+    def _versions(self) -> dict[str, int]:
+        applied = self._store.lineages.current()
+        return {
+            topic: applied[topic].version
+            if topic in applied and applied[topic].definition == definition
+            else _NEVER_APPLIED
+            for topic, definition in self._definitions.items()
+        }
+
+    def _tables_to_look_at(self) -> set[str]:
+        tables: set[str] = set()
+        for definition in self._definitions.values():
+            match definition.processor:
+                case Processor.RELOAD:
+                    tables.update(definition.listed)
+                case Processor.STEP:
+                    tables.update(set(definition.depends_on) - self._builders.keys())
+                case Processor.SOURCE:
+                    tables.add(definition.table)
+        return tables
+
+    def _look(self, table: str, offsets: Mapping[str, Offset]) -> Look:
+        key = (table, self._marker(table, offsets))
+        if key not in self._looks:
+            pos, id = self._position_columns(table)
+            self._looks[key] = self._lake.look(table, pos, id, data_version=True)
+        return self._looks[key]
+
+    def _marker(self, table: str, offsets: Mapping[str, Offset]) -> object:
+        """Give what changes whenever we write a table; a landed one is looked at once."""
+        topics = self._builders.get(table, [])
+        return tuple(offsets[topic].seq for topic in topics if topic in offsets)
+
+    def _position_columns(self, table: str) -> tuple[str, str]:
+        source = self._definitions.get(table)
+        return (source.pos, source.id) if source else ("pos", "id")
+
+    def _all_ahead(
+        self, offsets: Mapping[str, Offset], looks: Mapping[str, Look]
+    ) -> dict[str, Ahead]:
+        ahead: dict[str, Ahead] = {}
+        for topic, definition in self._definitions.items():
+            offset = offsets.get(topic) or Offset(topic, START)
+            if definition.processor is not Processor.STEP or offset.block is not None:
+                continue
+            newest = self._newest(definition.base, offsets, looks)
+            if newest is None or newest <= offset.last:
+                continue
+            key = (topic, offset.last, self._marker(definition.base, offsets))
+            if key not in self._ahead:
+                self._ahead[key] = self._lake.ahead(
+                    definition.base, definition.base_pos, definition.base_id, offset.last
+                )
+            ahead[topic] = self._ahead[key]
+        return ahead
+
+    def _newest(
+        self, table: str, offsets: Mapping[str, Offset], looks: Mapping[str, Look]
+    ) -> Position | None:
+        topics = self._builders.get(table)
+        if topics is None:
+            return looks[table].newest
+        return max((offsets[topic].last for topic in topics if topic in offsets), default=None)
