@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.ports import Runtime
@@ -61,7 +63,10 @@ class FlockHolders:
         if hostid == self.me or host != self._host:
             return True
         path = self._folder / f"{token}.lock"
-        return _locked(path) if token and path.exists() else _runs(pid)
+        if not token or not path.exists():
+            return _runs(pid)
+        with _looked_at(path) as locked:
+            return locked
 
     def wait_for_end(self, hostid: str, seconds: float) -> bool:
         """Wait while only the JVM of a dead process is left; a living process is not waited for."""
@@ -79,23 +84,29 @@ class FlockHolders:
     def _sweep(self) -> None:
         """Remove the files of processes that died: nobody holds them, and they say no more."""
         for path in self._folder.glob("*.lock"):
-            if not _locked(path):
-                path.unlink(missing_ok=True)
+            with _looked_at(path) as locked:
+                # Unlinked under the look's own lock: who takes the file meanwhile finds it gone.
+                if not locked:
+                    path.unlink(missing_ok=True)
 
 
-def _locked(path: Path) -> bool:
+@contextmanager
+def _looked_at(path: Path) -> Iterator[bool]:
+    """Tell whether somebody holds the file; while the block lasts nobody can begin to."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
-        return False
+        yield False
+        return
     try:
         # Shared, so that two who ask at the same time do not take each other for the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        yield True
+    else:
+        yield False
     finally:
         os.close(descriptor)
-    return False
 
 
 def _runs(pid: str) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -18,6 +21,17 @@ from pydantic_settings import (
 from tidegate.errors import Problem, ProjectError
 
 FILE = "tidegate.toml"
+_PREFIX = "TIDEGATE__"
+
+
+def _variable(value: Any) -> Any:
+    """Take what a view's `:name` can stand for, and what JSON can keep."""
+    plain = isinstance(value, str | bool | int | float)
+    if not plain or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("must be a text, a number, true or false; write a date as a text")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("is too large for a bigint; write it as a text")
+    return value
 
 
 class _Section(BaseModel):
@@ -32,6 +46,8 @@ class StoreSettings(_Section):
     def _known(cls, url: str) -> str:
         if not url.startswith(("sqlite:///", "postgresql://")):
             raise ValueError("must start with sqlite:/// or postgresql://")
+        if url in ("sqlite:///", "sqlite:///:memory:"):
+            raise ValueError("must name a file, such as sqlite:///.tidegate/store.db")
         return url
 
 
@@ -44,7 +60,7 @@ class FilesSettings(_Section):
 
 
 class LakeSettings(_Section):
-    path: str = "lake"
+    path: str = Field(default="lake", min_length=1)
     catalog: Literal["tidegate", "spark"] = "tidegate"
 
 
@@ -63,7 +79,7 @@ class Settings(BaseSettings):
     """All settings of a project; every one has a default."""
 
     model_config = SettingsConfigDict(
-        env_prefix="TIDEGATE__", env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix=_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
     store: StoreSettings = StoreSettings()
@@ -71,7 +87,7 @@ class Settings(BaseSettings):
     files: FilesSettings = FilesSettings()
     lake: LakeSettings = LakeSettings()
     spark: SparkSettings = SparkSettings()
-    vars: dict[str, str | int | float | bool] = {}
+    vars: dict[str, Annotated[str | int | float | bool, BeforeValidator(_variable)]] = {}
     folder: Path = Path()
 
     @classmethod
@@ -88,7 +104,7 @@ class Settings(BaseSettings):
 
     def resolve(self, path: str) -> str:
         """Give a path from the project's folder on; an address with a scheme stays as it is."""
-        return path if "://" in path else str((self.folder / path).resolve())
+        return path if "://" in path else str((self.folder / Path(path).expanduser()).resolve())
 
     @property
     def lake_path(self) -> str:
@@ -111,23 +127,65 @@ def load_settings(folder: Path) -> Settings:
     """Read a project's settings; raises ProjectError with file, line and field."""
     path = folder / FILE
     text = _read(path)
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = int(str(error).rpartition("line ")[2].split(",")[0].strip(") ") or 0)
-        message = f"is not valid TOML: {str(error).partition(' (at')[0]}"
-        raise ProjectError([Problem(FILE, line, "", message)]) from None
+    unknown = [*_unknown_sections(_parsed(text), text), *_unknown_variables()]
 
     class Bound(Settings):
         model_config = SettingsConfigDict(toml_file=path)
 
     try:
-        return Bound(folder=folder.resolve())
+        settings = Bound(folder=folder.resolve())
     except ValidationError as error:
-        raise ProjectError([_problem(dict(item), text) for item in error.errors()]) from None
+        found = [_problem(dict(item), text) for item in error.errors()]
+        raise ProjectError(sorted({*unknown, *found})) from None
     except SettingsError as error:
-        # A variable of the environment that is not what its field wants.
-        raise ProjectError([Problem("environment", 0, "TIDEGATE__…", str(error))]) from None
+        # A variable of the environment that is not the JSON that its field wants.
+        found = [_not_json(error)]
+        raise ProjectError([*unknown, *found]) from None
+    if unknown:
+        raise ProjectError(unknown)
+    return settings
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"\(at line (\d+)", str(error))
+        line = int(at[1]) if at else max(1, len(text.splitlines()))
+        message = f"is not valid TOML: {str(error).partition(' (at')[0]}"
+    except RecursionError:
+        line, message = 0, "is not valid TOML: its values stand too deep within each other"
+    raise ProjectError([Problem(FILE, line, "", message)])
+
+
+def _sections() -> list[str]:
+    return [name for name in Settings.model_fields if name != "folder"]
+
+
+def _unknown_sections(values: dict[str, Any], text: str) -> list[Problem]:
+    """Look for what pydantic leaves out: it knows the folder, which no file may set."""
+    message = f"unknown key; there are the sections {', '.join(_sections())}"
+    return [
+        Problem(FILE, _line_of([name], text), name, message) for name in values if name == "folder"
+    ]
+
+
+def _unknown_variables() -> list[Problem]:
+    """Look for variables that no section would ever read."""
+    message = f"unknown setting; there are the sections {', '.join(_sections())}"
+    return [
+        Problem("environment", 0, name, message)
+        for name in sorted(os.environ)
+        if name.upper().startswith(_PREFIX)
+        and name.upper().removeprefix(_PREFIX).partition("__")[0].lower() not in _sections()
+    ]
+
+
+def _not_json(error: SettingsError) -> Problem:
+    named = re.search(r'field "(\w+)"', str(error))
+    section = named[1].upper() if named else "…"
+    message = "is not JSON; give one key as TIDEGATE__SECTION__KEY, or all of them as JSON"
+    return Problem("environment", 0, f"{_PREFIX}{section}", message)
 
 
 def _read(path: Path) -> str:
@@ -141,36 +199,65 @@ def _read(path: Path) -> str:
 
 def _problem(error: dict[str, Any], text: str) -> Problem:
     where = [str(part) for part in error["loc"]]
-    field = ".".join(where)
     message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "unknown key; see the reference of tidegate.toml for those there are"
-    line = _line_of(where, text)
-    return Problem(FILE if line else f"{FILE} or environment", line, field, message)
+    match error["type"]:
+        case "extra_forbidden" if len(where) == 1:
+            message = f"unknown key; there are the sections {', '.join(_sections())}"
+        case "extra_forbidden":
+            message = f"unknown key; [{where[0]}] may have: {', '.join(_keys(where[0]))}"
+        case "model_type" | "dict_type":
+            message = f"must be a section, [{'.'.join(where)}], or a table, {{ key = value }}"
+    variable = _variable_of(where)
+    if variable is not None:
+        return Problem("environment", 0, variable, message)
+    return Problem(FILE, _line_of(where, text), ".".join(where), message)
+
+
+def _keys(section: str) -> list[str]:
+    kind = Settings.model_fields[section].annotation
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _variable_of(where: list[str]) -> str | None:
+    """Name the variable of the environment that gave a value; it wins over the file."""
+    for count in range(len(where), 0, -1):
+        name = _PREFIX + "__".join(where[:count]).upper()
+        for variable in os.environ:
+            if variable.upper() == name:
+                return variable
+    return None
 
 
 def _line_of(where: list[str], text: str) -> int:
     """Find the line of a key: first its section, then the key below it."""
-    section = ""
+    section: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if stripped.startswith("["):
-            section = stripped.strip("[] ").partition("#")[0].strip("[] ")
-            if where == [section]:
+            section = _path(stripped.partition("#")[0].strip("[] "))
+            if section[: len(where)] == where:
                 return number
             continue
-        key = stripped.partition("=")[0].strip().strip('"')
-        path = [*filter(None, section.split(".")), *key.split(".")]
-        if stripped and path[: len(where)] == where[: len(path)]:
+        path = [*section, *_path(stripped.partition("=")[0])]
+        if "=" in stripped and path[: len(where)] == where[: len(path)]:
             return number
     return 0
+
+
+def _path(key: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in key.split(".")]
 
 
 def _dotted(conf: dict[str, Any], prefix: str = "") -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in conf.items():
-        if isinstance(value, dict):
-            flat |= _dotted(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
+        match value:
+            case dict():
+                flat |= _dotted(value, f"{prefix}{key}.")
+            case bool():
+                flat[prefix + key] = str(value).lower()
+            case str() | int() | float():
+                flat[prefix + key] = str(value)
+            case _:
+                raise ValueError(f"{prefix}{key} must be a text, a number, true or false")
     return flat

@@ -26,13 +26,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def writer(path: Path) -> Iterator[Writer]:
-    """A writer over a table of notes that gives up waiting for locks almost at once."""
-    backend = SqliteBackend.at(make_url(f"sqlite:///{path}"), None, busy_seconds=0.01)
+def backend(path: Path) -> Iterator[SqliteBackend]:
+    """A file whose users give up waiting for locks almost at once."""
+    made = SqliteBackend.at(make_url(f"sqlite:///{path}"), None, busy_seconds=0.01)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def writer(backend: SqliteBackend) -> Iterator[Writer]:
+    """A writer over a table of notes."""
     with closing(Writer(backend)) as made:
         made.write(_run("CREATE TABLE notes (text TEXT)"))
         yield made
-    backend.engine.dispose()
 
 
 def _run(sql: str) -> Any:
@@ -51,9 +57,8 @@ def _add(note: str) -> Any:
     return _run(f"INSERT INTO notes VALUES ('{note}')")
 
 
-def test_no_thread_runs_before_the_first_write(path: Path) -> None:
+def test_no_thread_runs_before_the_first_write(backend: SqliteBackend) -> None:
     before = threading.active_count()
-    backend = SqliteBackend.at(make_url(f"sqlite:///{path}"), None)
     writer = Writer(backend)
     assert threading.active_count() == before
     writer.write(_run("SELECT 1"))
@@ -86,7 +91,7 @@ def test_a_file_that_may_not_be_written_is_named(writer: Writer) -> None:
 
 
 def test_a_commit_held_up_by_a_reader_is_repeated_and_the_closure_is_not(
-    writer: Writer, path: Path
+    backend: SqliteBackend, writer: Writer, path: Path
 ) -> None:
     runs: list[str] = []
     reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -101,7 +106,7 @@ def test_a_commit_held_up_by_a_reader_is_repeated_and_the_closure_is_not(
         runs.append("once")
         _add("kept")(connection)
 
-    event.listen(writer._backend.engine, "handle_error", let_go)
+    event.listen(backend.engine, "handle_error", let_go)
     writer.write(write)
     reader.close()
     assert runs == ["once"]
@@ -126,8 +131,14 @@ def test_when_the_commit_fails_all_who_wait_are_told(writer: Writer, path: Path)
     def refuse(_connection: Connection) -> None:
         raise KeyError("judged by what is about to be lost")
 
-    all_queued = threading.Event()
-    writer.submit(lambda _connection: all_queued.wait())
+    busy, all_queued = threading.Event(), threading.Event()
+
+    def gate(_connection: Connection) -> None:
+        busy.set()
+        all_queued.wait()
+
+    writer.submit(gate)
+    busy.wait()
     closures = (_add("one"), _run("INSERT INTO lines VALUES (99)"), refuse, _add("two"))
     futures = [writer.submit(closure) for closure in closures]
     all_queued.set()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +14,8 @@ import typer
 from tidegate.cli import history, looking, offsets, project, running, setup
 from tidegate.cli.output import complain
 from tidegate.errors import TidegateError
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="tidegate",
@@ -41,20 +46,40 @@ def _project(
 def main() -> None:
     """Run the command, and turn what goes wrong into one sentence and an exit code."""
     arguments, debug = _hoisted(sys.argv[1:])
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not end the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app(args=arguments, prog_name="tidegate", standalone_mode=True)
-    except TidegateError as error:
-        if debug:
-            raise
-        complain(str(error))
-        sys.exit(error.exit_code)
+        try:
+            app(args=arguments, prog_name="tidegate")
+        finally:
+            sys.stdout.flush()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            complain("interrupted; the next run goes on from here")
+        raise
     except BrokenPipeError:
         # Somebody closed the pipe, as `| head` does: that is no failure of ours.
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt:
-        complain("interrupted; the next run goes on from here")
-        sys.exit(130)
+    except Exception as error:  # noqa: BLE001  (the last place where it can become a sentence)
+        if debug:
+            traceback.print_exc()
+        else:
+            complain(_sentence(error))
+        sys.exit(error.exit_code if isinstance(error, TidegateError) else 1)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, TidegateError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    said = " ".join(str(error).split())[:300]
+    return (
+        f"{type(error).__name__}{f' ({said})' if said else ''}, which is a fault of Tidegate's own;"
+        " please report it with what --debug shows"
+    )
 
 
 def _hoisted(arguments: list[str]) -> tuple[list[str], bool]:
@@ -67,7 +92,7 @@ def _hoisted(arguments: list[str]) -> tuple[list[str], bool]:
             rest += [argument, *waiting]
         elif argument in ("-C", "--project"):
             front += [argument, *([value] if (value := next(waiting, None)) is not None else [])]
-        elif argument == "--debug" or argument.startswith("--project="):
+        elif argument == "--debug" or argument.startswith(("--project=", "-C")):
             front.append(argument)
         else:
             rest.append(argument)

@@ -115,7 +115,7 @@ def _print_entities(entities: list[Mapping[str, Any]]) -> None:
         if what == "task-completed":
             told = f"{entity['entities_succeeded']:,} rows"
         elif what == "task-failed":
-            told = str(entity["reason_why_stopped"]).splitlines()[0]
+            told = str(entity["reason_why_stopped"]).partition("\n")[0]
         line = f"{entity['_location']:>6}  {at}  {what:<15} {entity['task_instance']}  {told}"
         print(line.rstrip())
 

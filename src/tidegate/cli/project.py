@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import os
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +15,10 @@ from tidegate.cli.opening import opened, read_project
 from tidegate.cli.output import Json, print_json
 
 if TYPE_CHECKING:
+    from tidegate.engine.looks import Tables
     from tidegate.errors import Problem
     from tidegate.model.lineage import Changes
+    from tidegate.model.plan import Look
     from tidegate.project import Project
     from tidegate.wiring import Parts
 
@@ -34,7 +39,8 @@ def init(
     print(f"Made a project in {folder}:")
     for path in made:
         print(f"  {path}")
-    print(f"Next: cd {folder}, then: tidegate run, tidegate lag, tidegate why fact.orders")
+    place = shlex.quote(str(folder))
+    print(f"Next: cd {place}, then: tidegate run, tidegate lag, tidegate why fact.orders")
 
 
 def check(
@@ -46,7 +52,7 @@ def check(
 ) -> None:
     """Say everything that is wrong with the project, with file and line."""
     project = read_project(context)
-    found = [*project.problems, *_in_lake(project)]
+    found = [*project.problems, *(_in_lake(project) if project.configured else ())]
     if spark and not any(not problem.warning for problem in found):
         from tidegate.wiring import open_parts
 
@@ -66,10 +72,15 @@ def check(
         for problem in (*problems, *warnings):
             print(f"{'warning: ' if problem.warning else ''}{problem}")
         topics = sum(1 for d in project.definitions.values() if d.processor != "source")
-        verdict = f"{len(problems)} problems" if problems else "no problems"
-        print(f"{topics} topics, {len(project.views)} views: {verdict}, {len(warnings)} warnings")
+        counts = ((topics, "topic"), (len(project.views), "view"))
+        verdict = ((len(problems), "problem"), (len(warnings), "warning"))
+        print(f"{_counted(counts)}: {_counted(verdict)}")
     if problems:
         raise typer.Exit(2)
+
+
+def _counted(counts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{count or 'no'} {name}{'' if count == 1 else 's'}" for count, name in counts)
 
 
 def _row(problem: Problem) -> dict[str, object]:
@@ -82,21 +93,53 @@ def _row(problem: Problem) -> dict[str, object]:
 
 
 def _in_lake(project: Project) -> list[Problem]:
-    """Hold the dependencies that nobody here builds against the lake and the store's memory."""
+    """Hold the tables that nobody here builds against the lake and the store's memory."""
+    from tidegate.engine.looks import Tables
+    from tidegate.errors import LakeError, Problem, StoreError
     from tidegate.model.lineage import Processor
     from tidegate.project.rules import lake_problems
+    from tidegate.runtime import RealRuntime
+    from tidegate.settings import FILE
+
+    entries, definitions = project.entries, project.definitions
+    built = {d.table for d in definitions.values() if d.processor is not Processor.SOURCE}
+    tables = Tables(project.settings.lake_path, RealRuntime().now)
+    looks: dict[str, Look | LakeError] = {}
+    for table in {table for d in definitions.values() for table in d.listed} - built:
+        source = definitions.get(table)
+        try:
+            looks[table] = _glance(tables, table, *((source.pos, source.id) if source else ()))
+        except LakeError as error:
+            looks[table] = error
+    problems = lake_problems(entries, definitions, looks, seen=())
+    if not problems:
+        return []
+    try:
+        return lake_problems(entries, definitions, looks, _seen(project))
+    except StoreError as error:
+        return [*problems, Problem(FILE, 0, "store.url", str(error))]
+
+
+def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Look:
+    """See whether a table is there and can be read by position, without its statistics."""
+    from tidegate.engine.looks import position_columns
+    from tidegate.model.plan import Look
+
+    found = tables.open(table)
+    if found is None:
+        return Look(table, 0, exists=False)
+    return Look(table, 0, positioned=position_columns(found, pos, id) is not None)
+
+
+def _seen(project: Project) -> list[str]:
+    """Name the tables that were there once; a check makes no store where there is none."""
     from tidegate.wiring import open_parts
 
-    built = {d.table for d in project.definitions.values() if d.processor is not Processor.SOURCE}
+    scheme, _, path = project.settings.store_url.partition(":///")
+    if scheme == "sqlite" and not Path(path).exists():
+        return []
     with open_parts(project) as parts:
-        looks = {}
-        for definition in project.definitions.values():
-            for table in set(definition.depends_on) - built:
-                source = project.definitions.get(table)
-                pos, id = (source.pos, source.id) if source else ("pos", "id")
-                looks[table] = parts.tables.look(table, pos, id)
-        seen = parts.store.offsets.all()
-    return lake_problems(project.entries, project.definitions, looks, seen)
+        return list(parts.store.offsets.all())
 
 
 def _analysed(parts: Parts) -> list[Problem]:
@@ -143,5 +186,13 @@ def changes_of(parts: Parts) -> Changes:
 def apply_changes(parts: Parts, changes: Changes) -> None:
     """Write the changed definitions, as a new version of each topic."""
     parts.store.lineages.apply(
-        [*changes.added, *changes.new], changes.removed, getpass.getuser(), parts.runtime.now()
+        [*changes.added, *changes.new], changes.removed, _user(), parts.runtime.now()
     )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        return str(os.getuid())

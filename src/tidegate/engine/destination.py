@@ -19,15 +19,13 @@ def make_table(
     if not tables.exists(definition.table):
         database, _, name = definition.table.partition(".")
         session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
+        # The catalog may still know a table whose files are gone.
+        session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
         session.sql(
             f"CREATE TABLE IF NOT EXISTS `{database}`.`{name}`"
             f" ({', '.join(_column(definition, field) for field in rows.schema.fields)})"
             f" USING DELTA{_layout(definition)} LOCATION {literal(tables.path(definition.table))}"
         )
-        if not tables.exists(definition.table):
-            # The catalog still knew a table whose files are gone.
-            session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
-            raise FlowFailed(f"{definition.table} could not be created; run again")
     register_table(session, definition.table, tables.path(definition.table))
 
 

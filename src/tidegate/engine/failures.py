@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
-_CONDITION = re.compile(r"\[([A-Z_]+(?:\.[A-Z_]+)*)\]\s*(.+)", re.DOTALL)
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(.+)", re.DOTALL)
+_CLASS = re.compile(r"^(?:\w+\.)+[\w$]+: (?=.)")
 _TAILS = re.compile(r"\s*SQLSTATE:.*|\s*== SQL.*|\n\s*at .*|;\n.*", re.DOTALL)
 _ADVICE = re.compile(r"\s*(?:Use `try_|If necessary set|To tolerate|To return NULL).*", re.DOTALL)
 _DULL = ("TASK_WRITE_FAILED", "INTERNAL_ERROR", "FAILED_EXECUTE_UDF")
@@ -24,7 +25,7 @@ def sentence(error: BaseException) -> str:
         return _tidy(causes[-1])
     lines = [line for line in text.splitlines() if line.strip(": ")]
     if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
-        lines = lines[1:]
+        lines = [_CLASS.sub("", lines[1].lstrip(": "))]
     return _tidy(lines[0].lstrip(": ")) if lines else type(error).__name__
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 import zipfile
@@ -19,11 +20,13 @@ from pathlib import Path
 from tidegate.engine.java import find_java
 from tidegate.errors import SetupError
 
+_SCRATCH = "fetching-"
+
 
 def spark_jars() -> list[Path]:
     """Give the jars for Spark's class path, fetching them first if this is the first call ever."""
     folder = jars_folder()
-    if not folder.is_dir():
+    if _missing(folder) is not None:
         _fetch(folder)
     return sorted((folder / "spark").glob("*.jar"))
 
@@ -47,14 +50,31 @@ def _list() -> str:
 
 def _fetch(folder: Path) -> None:
     """Fetch into a folder beside the final one; the rename is all or nothing."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder.with_suffix(".lock")):
-        if folder.is_dir():
-            return
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as scratch:
-            _retrieve(Path(scratch))
-            _check(Path(scratch) / "jars")
-            shutil.move(Path(scratch) / "jars", folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder.with_suffix(".lock")):
+            if _missing(folder) is None:
+                return
+            _sweep(folder)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_SCRATCH) as scratch:
+                _retrieve(Path(scratch))
+                missing = _missing(Path(scratch) / "jars")
+                if missing is not None:
+                    raise SetupError(
+                        f"the jar {missing} did not arrive whole; run the command again"
+                    )
+                os.rename(Path(scratch) / "jars", folder)
+    except OSError as error:
+        raise SetupError(
+            f"the jars for Spark cannot be kept in {folder.parent} ({error.strerror}); name"
+            " another folder in TIDEGATE_CACHE"
+        ) from error
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a fetch that was killed left behind, and jars that somebody thinned out."""
+    for left in (folder, *folder.parent.glob(f"{_SCRATCH}*")):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
@@ -74,7 +94,7 @@ def _retrieve(scratch: Path) -> None:
         *("-ivy", str(scratch / "jars.xml"), "-cache", str(scratch / "ivy")),
         *("-retrieve", pattern, "-types", "jar", "bundle"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
         unresolved = [line for line in lines if "UNRESOLVED" in line or "Exception" in line]
@@ -96,11 +116,20 @@ def _ivy() -> Path:
     return found[-1]
 
 
-def _check(folder: Path) -> None:
-    """Hold what came against the list: every jar there, every one readable."""
+def _missing(folder: Path) -> str | None:
+    """Hold a folder against the list: name a jar that is not there, or not whole."""
     module = ElementTree.fromstring(_list())
     for wanted in module.iter("dependency"):
         name = f"{wanted.get('name')}-{wanted.get('rev')}.jar"
         jar = folder / str(wanted.get("conf", "")).partition("->")[0] / name
         if not jar.is_file() or not zipfile.is_zipfile(jar):
-            raise SetupError(f"the jar {name} did not arrive whole; run the command again")
+            return name
+    return None
+
+
+if __name__ == "__main__":
+    # `make setup` fetches them ahead of the first run.
+    try:
+        spark_jars()
+    except SetupError as error:
+        sys.exit(str(error))

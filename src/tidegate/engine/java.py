@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tidegate.errors import SetupError
 
 LEAST = 17
+INSTALLED = Path("/usr/lib/jvm")
 
 
 def find_java() -> Path:
@@ -33,19 +33,26 @@ def java_version(java: Path) -> int | None:
     """Ask a `java` for its major version; None when it does not answer like one."""
     try:
         answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=30, check=True
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    found = re.search(r'version "(?:1\.)?(\d{1,4})', answer.stderr + answer.stdout)
     return int(found[1]) if found else None
 
 
-def _candidates() -> Iterator[Path]:
+def _candidates() -> list[Path]:
+    found: list[Path] = []
     home = os.environ.get("JAVA_HOME")
     if home:
-        yield Path(home) / "bin" / "java"
+        found.append(Path(home) / "bin" / "java")
     on_path = shutil.which("java")
     if on_path:
-        yield Path(on_path)
-    yield from sorted(Path("/usr/lib/jvm").glob("*/bin/java"), reverse=True)
+        found.append(Path(on_path))
+    found += sorted(INSTALLED.glob("*/bin/java"), reverse=True)
+    return list(dict.fromkeys(found))

@@ -14,7 +14,10 @@ from tidegate.errors import FlowFailed
 from tidegate.model.execution import Block
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.statements import statement_tables, statements
-from tidegate.model.viewtext import pinned, read_view, tables_read, typed
+from tidegate.model.viewtext import pinned, read_view, tables_read, typed, typed_statement
+
+
+_QUERIES = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE"})
 
 
 class Workbench:
@@ -60,7 +63,10 @@ class Workbench:
         for statement in statements(text):
             try:
                 self._register(session, definition, statement_tables(statement))
-                session.sql(typed(statement))
+                frame = session.sql(typed_statement(statement))
+                if statement.split(maxsplit=1)[0].upper() in _QUERIES:
+                    # Spark runs a command at once, and a query only when somebody wants its rows.
+                    frame.write.format("noop").mode("overwrite").save()
             except Exception as error:
                 start = " ".join(statement.split())[:60]
                 raise FlowFailed(f"{field} ({start}): {sentence(error)}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -16,9 +16,10 @@ DEFAULT_MAXSTEP = 1_000_000
 TOPIC_COLUMN = "_topic"
 """The column that a table fed by several topics gets, with the topic of each row."""
 
-_TABLE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
+_TABLE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 _TOPIC = re.compile(
-    r"(?P<table>[A-Za-z_]\w*\.[A-Za-z_]\w*)(?:#(?P<tag>[A-Za-z0-9_\-]+))?(?::(?P<shard>\d+))?"
+    r"(?P<table>[A-Za-z_]\w*\.[A-Za-z_]\w*)(?:#(?P<tag>[\w\-]+))?(?::(?P<shard>\d{1,9}))?",
+    re.ASCII,
 )
 
 
@@ -43,7 +44,7 @@ class TopicName:
         found = _TOPIC.fullmatch(text)
         if found is None:
             raise ValueError(
-                f"{text!r} is not a topic; write db.table, or db.table#tag for one of several"
+                f"{text[:60]!r} is not a topic; write db.table, or db.table#tag for one of several"
                 " sources of a table (letters, digits and _)"
             )
         shard = found["shard"]
@@ -142,37 +143,53 @@ def order(definitions: Iterable[Definition]) -> list[Definition]:
     by_table: dict[str, list[Definition]] = {}
     for definition in definitions:
         by_table.setdefault(definition.table, []).append(definition)
-    ordered: list[Definition] = []
-    done: set[str] = set()
-    for table in sorted(by_table):
-        _visit(table, by_table, done, (), ordered)
-    return ordered
+    tables, found = _visit(by_table)
+    if found:
+        raise found[0]
+    return [
+        definition
+        for table in tables
+        for definition in sorted(by_table[table], key=lambda definition: definition.topic)
+    ]
 
 
-def _visit(
-    table: str,
-    by_table: Mapping[str, list[Definition]],
-    done: set[str],
-    path: tuple[str, ...],
-    ordered: list[Definition],
-) -> None:
-    if table in path:
-        circle = " → ".join((*path[path.index(table) :], table))
-        raise LineageCycle(circle, path[path.index(table) :])
-    if table in done or table not in by_table:
-        return
-    for definition in by_table[table]:
-        for dependency in definition.depends_on:
-            _visit(dependency, by_table, done, (*path, table), ordered)
-    done.add(table)
-    ordered.extend(sorted(by_table[table], key=lambda definition: definition.topic))
+def circles(definitions: Iterable[Definition]) -> list[LineageCycle]:
+    """Find tables that wait for one another: each circle that a walk down the lineage meets."""
+    by_table: dict[str, list[Definition]] = {}
+    for definition in definitions:
+        by_table.setdefault(definition.table, []).append(definition)
+    return _visit(by_table)[1]
+
+
+def _visit(by_table: Mapping[str, list[Definition]]) -> tuple[list[str], list[LineageCycle]]:
+    """Walk down from every table, without recursion: a chain may be longer than Python's stack."""
+    done: dict[str, None] = {}
+    found: list[LineageCycle] = []
+    for start in sorted(by_table):
+        path: dict[str, Iterator[str]] = {}
+        at: str | None = start
+        while at is not None:
+            if at in path:
+                found.append(LineageCycle(tuple(path)[list(path).index(at) :]))
+            elif at in by_table and at not in done:
+                waited = [name for one in by_table[at] for name in one.depends_on]
+                path[at] = iter(waited)
+            at = None
+            while path and at is None:
+                table, ahead = next(reversed(path.items()))
+                at = next(ahead, None)
+                if at is None:
+                    del path[table]
+                    done[table] = None
+    return list(done), found
 
 
 class LineageCycle(ValueError):
     """Tables that wait for one another in a circle."""
 
-    def __init__(self, circle: str, tables: tuple[str, ...]) -> None:
+    def __init__(self, tables: tuple[str, ...]) -> None:
         self.tables = tables
+        circle = " → ".join((*tables, tables[0]))
         super().__init__(f"tables wait for one another in a circle: {circle}")
 
 
@@ -231,7 +248,8 @@ def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> s
             if fnmatchcase(topic, pattern) or fnmatchcase(definition.table, pattern)
         }
         if not found:
-            raise ValueError(f"{selector!r} matches no topic; there are: {', '.join(buildable)}")
+            names = ", ".join(buildable) or "none"
+            raise ValueError(f"{selector!r} matches no topic; there are: {names}")
         if selector.startswith("+"):
             found |= _upstream(buildable, found)
         if selector.endswith("+"):
@@ -241,12 +259,20 @@ def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> s
 
 
 def _upstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
-    tables = {table for topic in topics for table in definitions[topic].listed}
-    found = {topic for topic, definition in definitions.items() if definition.table in tables}
-    return found if found <= topics else found | _upstream(definitions, found | topics)
+    found = set(topics)
+    while True:
+        tables = {table for topic in found for table in definitions[topic].listed}
+        more = {topic for topic, d in definitions.items() if d.table in tables} - found
+        if not more:
+            return found
+        found |= more
 
 
 def _downstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
-    tables = {definitions[topic].table for topic in topics}
-    found = {topic for topic, d in definitions.items() if tables & set(d.listed)}
-    return found if found <= topics else found | _downstream(definitions, found | topics)
+    found = set(topics)
+    while True:
+        tables = {definitions[topic].table for topic in found}
+        more = {topic for topic, d in definitions.items() if tables & set(d.listed)} - found
+        if not more:
+            return found
+        found |= more

@@ -23,7 +23,7 @@ from typing import assert_never
 from tidegate.model.duration import MINUTE, SECOND, format_duration
 from tidegate.model.execution import Limits, Offset, OffsetState
 from tidegate.model.lineage import Definition, Processor, order
-from tidegate.model.position import START, Position, before, rfc3339
+from tidegate.model.position import GREATEST, START, Position, before, rfc3339
 
 LONGEST_BACKOFF = 5 * MINUTE
 
@@ -131,6 +131,7 @@ def make_plan(facts: Facts) -> Plan:
     tables: dict[str, TableState] = {}
     verdicts: dict[str, Verdict] = {}
     built: dict[str, list[tuple[Verdict, Offset]]] = {}
+    lanes = _lanes(facts)
     for definition in order(facts.definitions.values()):
         if definition.processor is Processor.SOURCE:
             continue
@@ -139,12 +140,26 @@ def make_plan(facts: Facts) -> Plan:
                 tables[dependency] = (
                     _built(built[dependency]) if dependency in built else _landed(dependency, facts)
                 )
+        table = definition.table
         offset = facts.offsets.get(definition.topic) or Offset(definition.topic, START)
-        verdict = _verdict(definition, offset, tables, facts)
+        verdict = _verdict(definition, offset, tables, lanes.get(table), facts)
         verdicts[definition.topic] = verdict
-        built.setdefault(definition.table, []).append((verdict, offset))
-    tables.update({table: _built(topics) for table, topics in built.items()})
+        built.setdefault(table, []).append((verdict, offset))
+    for table, topics in built.items():
+        if table not in tables:
+            tables[table] = _built(topics)
     return Plan(verdicts, tables, facts.now)
+
+
+def _lanes(facts: Facts) -> dict[str, Offset]:
+    """Give, by table, a topic of it that somebody works on now: one lane a table."""
+    if not facts.live_holders:
+        return {}
+    return {
+        facts.definitions[topic].table: offset
+        for topic, offset in facts.offsets.items()
+        if offset.hostid in facts.live_holders and topic in facts.definitions
+    }
 
 
 def _landed(table: str, facts: Facts) -> TableState:
@@ -170,14 +185,21 @@ def _built(topics: list[tuple[Verdict, Offset]]) -> TableState:
     frontier = min(max(offset.last, before(verdict.complete_to)) for verdict, offset in topics)
     newest = max(offset.last for _, offset in topics)
     return TableState(
-        slowest.complete_to, frontier, None if newest == START else newest, by=slowest.topic
+        slowest.complete_to,
+        frontier,
+        None if newest == START else newest,
+        exists=any(offset.seq > 0 for _, offset in topics),
+        by=slowest.topic,
     )
 
 
 def _verdict(
-    definition: Definition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
+    definition: Definition,
+    offset: Offset,
+    tables: Mapping[str, TableState],
+    lane: Offset | None,
+    facts: Facts,
 ) -> Verdict:
-    blocked = _blocked(definition, offset, facts)
     match definition.processor:
         case Processor.STEP:
             verdict = _step(definition, offset, tables, facts)
@@ -187,8 +209,10 @@ def _verdict(
             raise ValueError(f"{definition.topic} is a source: nothing builds it")
         case _:
             assert_never(definition.processor)
-    if blocked and (verdict.due or verdict.broken or _stays(offset, facts)):
-        return Verdict(offset.topic, False, blocked, verdict.complete_to)
+    if verdict.due or verdict.broken or _stays(offset, facts):
+        blocked = _blocked(definition, offset, lane, facts)
+        if blocked:
+            return Verdict(offset.topic, False, blocked, verdict.complete_to)
     return verdict
 
 
@@ -198,28 +222,34 @@ def _stays(offset: Offset, facts: Facts) -> bool:
     return held or offset.state is OffsetState.STOPPED
 
 
-def _blocked(definition: Definition, offset: Offset, facts: Facts) -> str:
+def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts: Facts) -> str:
     """Say what keeps the topic from running at all, whatever its data; empty if nothing does."""
     if offset.state is OffsetState.STOPPED:
         return f"stopped: {offset.reason}; mend it, then `tidegate resume {offset.topic}`"
     if offset.hostid and offset.hostid in facts.live_holders:
-        since = rfc3339(offset.claimed_at or 0)
-        return f"held by {offset.hostid} since {since}"
+        return f"held {_holder(offset)}"
+    if lane is not None:
+        return f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
     if facts.eager or offset.run is None:
         return ""
     if offset.failures:
         again = offset.run + backoff(offset.failures, definition.repeat_or_default)
         if facts.now < again:
-            return (
-                f"failed {offset.failures} times ({offset.reason}); tried again at {rfc3339(again)}"
-            )
+            times = "once" if offset.failures == 1 else f"{offset.failures} times"
+            return f"failed {times} ({offset.reason}); tried again at {rfc3339(again)}"
         return ""
     due_at = offset.run + definition.repeat_or_default
-    if facts.now < due_at and not offset.full and offset.block is None:
+    # A holder that died has moved `run` by its claim, and nothing else: what it began is not done.
+    begun = offset.full or offset.block is not None or offset.hostid
+    if facts.now < due_at and not begun:
         default = ", the default" if definition.repeat is None else ""
         every = format_duration(definition.repeat_or_default)
         return f"runs again at {rfc3339(due_at)} (repeat is {every}{default})"
     return ""
+
+
+def _holder(offset: Offset) -> str:
+    return f"by {offset.hostid} since {rfc3339(offset.claimed_at or 0)}"
 
 
 def backoff(failures: int, repeat: int) -> int:
@@ -235,6 +265,10 @@ def _missing(
     if not gone:
         return None
     complete_to = _stored(definition, facts).complete_to
+    unbuilt = [table for table in gone if tables[table].by]
+    if unbuilt:
+        why = f"waits for {unbuilt[0]}, which is not built yet"
+        return Verdict(definition.topic, False, why, complete_to, unbuilt[0])
     lost = [table for table in gone if table in facts.offsets]
     if lost:
         why = f"{lost[0]} is gone from the lake; put it back, or take it out of depends_on"
@@ -251,82 +285,88 @@ def _stored(definition: Definition, facts: Facts) -> Offset:
 def _step(
     definition: Definition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
 ) -> Verdict:
+    missing = _missing(definition, tables, facts)
+    if missing and offset.block is None:
+        return missing
+    ripe = facts.now - (definition.delay or 0)
+    slowest = _slowest(definition.depends_on[1:], tables)
+    bound = min(ripe, tables[slowest].complete_to) if slowest else ripe
+    base = tables[definition.base]
+    ahead = facts.ahead.get(definition.topic)
+    first = _first_untaken(offset, base, ahead)
+    complete_to = max(offset.complete_to, min(bound, base.complete_to, first))
     if offset.block is not None:
         why = f"has to finish the block up to {offset.block.next}"
-        return Verdict(offset.topic, True, why, offset.complete_to, rows_ahead=offset.block.rows)
-    missing = _missing(definition, tables, facts)
-    if missing:
-        return missing
-    base = tables[definition.base]
+        return Verdict(offset.topic, True, why, complete_to, rows_ahead=offset.block.rows)
     if not base.positioned:
         columns = f"{definition.base_pos} and {definition.base_id}"
         why = f"{definition.base} has no columns {columns} to carry a position"
         return Verdict(
             definition.topic, False, why, offset.complete_to, definition.base, broken=True
         )
-    ripe = facts.now - (definition.delay or 0)
-    slowest = _slowest(definition.depends_on[1:], tables)
-    bound = min(ripe, tables[slowest].complete_to) if slowest else ripe
-    limits = Limits(facts.now, base.frontier, bound, min(bound, base.complete_to))
-    ahead = facts.ahead.get(definition.topic)
-    if base.newest is None or base.newest <= offset.last or (ahead and ahead.first is None):
-        return _fresh(definition, offset, tables, facts, limits)
-    first = ahead.first if ahead and ahead.first is not None else offset.last.pos
+    if first == GREATEST:
+        return _fresh(definition, offset, tables, complete_to, ripe)
     rows = ahead.rows if ahead else 0
     reached = max(offset.last, before(offset.complete_to))
     limit = min(base.frontier, before(bound))
     if limit > reached and first < bound and before(first) < base.frontier:
+        limits = Limits(facts.now, base.frontier, bound, min(bound, base.complete_to))
         return Verdict(
-            offset.topic, True, "due: new rows", offset.complete_to, limits=limits, rows_ahead=rows
+            offset.topic, True, "due: new rows", complete_to, limits=limits, rows_ahead=rows
         )
-    complete_to = max(offset.complete_to, limits.complete_to)
-    return _held(definition, offset, tables, facts, complete_to, slowest, rows)
+    why, by = _held(definition, tables, facts.now, slowest)
+    return Verdict(offset.topic, False, why, complete_to, by, rows_ahead=rows)
+
+
+def _first_untaken(offset: Offset, base: TableState, ahead: Ahead | None) -> int:
+    """Give the pos of the first row that the topic has yet to take; GREATEST if there is none.
+
+    Every row before it is taken, and so C needs not wait for the block that takes the rest.
+    """
+    if offset.block is not None:
+        first = ahead.first if ahead else offset.last.pos
+        return offset.block.next.pos if first is None else min(first, offset.block.next.pos)
+    if base.newest is None or base.newest <= offset.last:
+        return GREATEST
+    first = ahead.first if ahead else offset.last.pos
+    return GREATEST if first is None else first
 
 
 def _held(
-    definition: Definition,
-    offset: Offset,
-    tables: Mapping[str, TableState],
-    facts: Facts,
-    complete_to: int,
-    slowest: str | None,
-    rows: int,
-) -> Verdict:
+    definition: Definition, tables: Mapping[str, TableState], now: int, slowest: str | None
+) -> tuple[str, str | None]:
     """Judge a topic whose base has rows that must wait, and name what they wait for."""
-    base = tables[definition.base]
-    ripe = facts.now - (definition.delay or 0)
-    if slowest and tables[slowest].complete_to <= min(ripe, base.frontier.pos):
-        why, by = _behind(slowest, tables, facts.now), slowest
-    elif base.frontier.pos < ripe:
-        why, by = _behind(definition.base, tables, facts.now), definition.base
-    else:
-        by = None
-        wait = format_duration(definition.delay or 0)
-        why = f"the newest rows of {definition.base} are younger than its delay of {wait}"
-        if not definition.delay:
-            why = f"the newest rows of {definition.base} lie in the future"
-    return Verdict(offset.topic, False, why, complete_to, by, rows_ahead=rows)
+    frontier = tables[definition.base].frontier.pos
+    ripe = now - (definition.delay or 0)
+    if slowest and tables[slowest].complete_to < ripe and tables[slowest].complete_to <= frontier:
+        return _behind(slowest, tables, now), slowest
+    if frontier < ripe:
+        return _behind(definition.base, tables, now), definition.base
+    if not definition.delay:
+        return f"the newest rows of {definition.base} lie in the future", None
+    wait = format_duration(definition.delay)
+    return f"the newest rows of {definition.base} are younger than its delay of {wait}", None
 
 
 def _behind(table: str, tables: Mapping[str, TableState], now: int) -> str:
     state = tables[table]
+    # Of a table that several topics feed, the one that is late.
+    name = state.by or table
     if state.complete_to <= 0:
-        return f"held back by {table}, which holds no rows yet"
+        return f"held back by {name}, which holds no rows yet"
     behind = format_duration(max(0, now - state.complete_to))
-    return f"held back by {table}, complete to {rfc3339(state.complete_to)}, {behind} behind"
+    return f"held back by {name}, complete to {rfc3339(state.complete_to)}, {behind} behind"
 
 
 def _fresh(
     definition: Definition,
     offset: Offset,
     tables: Mapping[str, TableState],
-    facts: Facts,
-    limits: Limits,
+    complete_to: int,
+    ripe: int,
 ) -> Verdict:
     """Judge a topic that has taken every row of its base: it is as complete as what it waits on."""
-    complete_to = max(offset.complete_to, limits.complete_to)
     limiting = _slowest(definition.depends_on, tables)
-    ripe = facts.now - (definition.delay or 0)
     by = limiting if limiting and tables[limiting].complete_to < ripe else None
     base = tables[definition.base]
     if base.newest is None:
@@ -372,8 +412,10 @@ def _changed(definition: Definition, offset: Offset, facts: Facts) -> str:
         if look is None or not look.exists:
             continue
         read = offset.versions.get(table)
-        # A version below the one that was read is another table under the same name.
-        if read is None or look.data_version > read or look.version < read:
+        # A version below the one that was read is another table under the same name, unless the
+        # look is the older of the two.
+        looked_later = look.looked_at > (offset.run or 0)
+        if read is None or look.data_version > read or (look.version < read and looked_later):
             return f"{table} changed"
     return ""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 GREATEST = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 60
+"""So much of a text that is no position is repeated in the message."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -19,13 +23,14 @@ class Position:
     def parse(cls, text: str) -> Position:
         """Read `POS,ID`: whole milliseconds (or an RFC 3339 time) and an id."""
         time, comma, ident = text.strip().strip("()[]").rpartition(",")
+        shown = repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
         if not comma:
-            raise ValueError(f"{text!r} is not a position; write POS,ID, such as 1700000000000,42")
+            raise ValueError(f"{shown} is not a position; write POS,ID, such as 1700000000000,42")
         try:
-            return cls(_milliseconds(time.strip()), _within(int(ident.strip()), -1))
+            return cls(_milliseconds(time.strip()), _number(ident.strip(), -1))
         except ValueError as error:
             raise ValueError(
-                f"{text!r} is not a position ({error}); write POS,ID, such as 1700000000000,42"
+                f"{shown} is not a position ({error}); write POS,ID, such as 1700000000000,42"
             ) from None
 
     def __str__(self) -> str:
@@ -51,12 +56,22 @@ def rfc3339(milliseconds: int) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    if "-" in text[1:] or ":" in text:
+    if "-" not in text[1:] and ":" not in text:
+        return _number(text, 0)
+    try:
         moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
-    return _within(int(text), 0)
+    except ValueError:
+        raise ValueError("its time does not read as RFC 3339") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # Cut, not rounded: so are the times of rows.
+    return _within((moment - _EPOCH) // timedelta(milliseconds=1), 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
+        raise ValueError(f"{text[:_LONGEST]!r} is not a whole number of at most 19 digits")
+    return _within(int(text), least)
 
 
 def _within(number: int, least: int) -> int:

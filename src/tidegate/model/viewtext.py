@@ -143,7 +143,20 @@ def read_view(name: str, text: str) -> ViewText:
 
 def typed(text: str) -> str:
     """Give block(a, b) and upto(a, b) the type of their position: block(a, b, typeof(a))."""
-    calls = {position(call) for call in block_calls(parse_view(text))}
+    return _typed_at(text, {position(call) for call in block_calls(parse_view(text))})
+
+
+def typed_statement(text: str) -> str:
+    """Do the same to a statement of `before` or `after`, which may be anything that Spark runs."""
+    calls = {
+        name.start
+        for name, opening in pairwise(_tokens(text))
+        if name.text.lower() in BLOCK_FUNCTIONS and opening.token_type is TokenType.L_PAREN
+    }
+    return _typed_at(text, calls)
+
+
+def _typed_at(text: str, calls: set[int]) -> str:
     tokens = tokenize(text, read=DIALECT)
     inserts: dict[int, str] = {}
     # Backwards, so that a call inside an argument is done when that argument is copied.

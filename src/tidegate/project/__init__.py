@@ -25,6 +25,8 @@ class Project:
     views: Mapping[str, ViewText]
     problems: tuple[Problem, ...]
     """All that is wrong, warnings included."""
+    configured: bool = True
+    """False when the settings do not read; then they are the defaults."""
 
     @property
     def folder(self) -> Path:
@@ -39,17 +41,24 @@ class Project:
 
 def find_project(given: Path | None) -> Path:
     """Find the folder: the given one, TIDEGATE_PROJECT, or the nearest above that is a project."""
-    named = given or (
-        Path(os.environ["TIDEGATE_PROJECT"]) if os.getenv("TIDEGATE_PROJECT") else None
-    )
-    if named is not None:
-        if not (named / FILE).is_file():
-            raise WrongUse(f"{named} is not a project: it has no {FILE}; `tidegate init` makes one")
-        return named.resolve()
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / FILE).is_file():
-            return folder
+    named = given
+    if named is None and os.getenv("TIDEGATE_PROJECT"):
+        named = Path(os.environ["TIDEGATE_PROJECT"])
+    try:
+        if named is not None:
+            if not (named / FILE).is_file():
+                raise WrongUse(
+                    f"{named} is not a project: it has no {FILE}; `tidegate init DIR` makes one"
+                )
+            return named.resolve()
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / FILE).is_file():
+                return folder
+    except OSError as error:
+        raise WrongUse(
+            f"{named or 'the current folder'} cannot be read: {error.strerror}"
+        ) from None
     raise WrongUse(
         f"no {FILE} in {here} or above; go to a project, name one with -C DIR,"
         " or make one: tidegate init DIR"
@@ -58,30 +67,47 @@ def find_project(given: Path | None) -> Path:
 
 def load_project(folder: Path) -> Project:
     """Read a project whole; its problems come with it, all in one go."""
-    settings = load_settings(folder)
-    views, unread, problems = read_views(folder)
+    views, problems = read_views(folder)
+    configured = True
+    try:
+        settings = load_settings(folder)
+    except ProjectError as error:
+        problems += error.problems
+        settings, configured = Settings.model_construct(folder=folder.resolve()), False
+    entries, wrong = _read_lineage(folder)
+    problems += wrong
+    definitions = _definitions(entries, views.texts, settings)
+    variables = settings.vars if configured else None
+    for topic, entry in entries.items():
+        problems += entry_problems(entry, definitions[topic], views, variables)
+    problems += lineage_problems(entries, definitions)
+    found = tuple(sorted(set(problems)))
+    return Project(settings, definitions, entries, views.texts, found, configured)
+
+
+def _read_lineage(folder: Path) -> tuple[dict[str, Entry], list[Problem]]:
     entries: dict[str, Entry] = {}
+    first: dict[str, Entry] = {}
+    problems: list[Problem] = []
     for path in _lineage_files(folder):
         found, wrong = read_entries(path, str(path.relative_to(folder)))
         problems += wrong
         for entry in found:
-            if entry.topic in entries:
-                first = entries[entry.topic]
-                message = f"{entry.topic} stands already at {first.file}:{first.line}"
-                problems.append(entry.problem("table", message))
-            else:
+            # Spark does not tell the case of a table; a tag is ours.
+            name = TopicName.parse(entry.topic)
+            before = first.setdefault(str(replace(name, table=name.table.lower())), entry)
+            if before is entry:
                 entries[entry.topic] = entry
-    definitions = _definitions(entries, views, settings)
-    for topic, entry in entries.items():
-        problems += entry_problems(entry, definitions[topic], views, unread, settings.vars)
-    problems += lineage_problems(entries, definitions)
-    return Project(settings, definitions, entries, views, tuple(sorted(set(problems))))
+            else:
+                message = f"{entry.topic} stands already at {before.file}:{before.line}"
+                problems.append(entry.problem("table", message))
+    return entries, problems
 
 
 def _lineage_files(folder: Path) -> list[Path]:
-    single = folder / "lineage.yaml"
+    single = [folder / name for name in ("lineage.yaml", "lineage.yml")]
     several = [*(folder / "lineage").glob("*.yaml"), *(folder / "lineage").glob("*.yml")]
-    return [*([single] if single.exists() else []), *sorted(several)]
+    return [*filter(Path.exists, single), *sorted(several)]
 
 
 def _definitions(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from tidegate.errors import Problem
 from tidegate.model.duration import parse_duration
 from tidegate.model.lineage import DEFAULT_MAXSTEP, Processor, TopicName, is_table
 
-_LARGEST_FILE = 10_000_000
-_MOST_NODES = 100_000
+_LARGEST_FILE = 2_000_000
+_MOST_VALUES = 1_000_000
 """Aliases can make a small file explode into a large one."""
+_DEEPEST = 30
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_COLUMN = re.compile(r"[^`\x00-\x1f]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,10 @@ class Entry:
     def get(self, name: str) -> Any:
         return self.fields.get(name, _FIELDS[name].default)
 
+    def lacks(self, name: str) -> bool:
+        """Tell whether a field is missing or empty; one that did not read has its own problem."""
+        return not self.get(name) and (name in self.fields or name not in self.lines)
+
 
 @dataclass(frozen=True)
 class _Field:
@@ -45,13 +53,15 @@ def read_entries(path: Path, shown: str) -> tuple[list[Entry], list[Problem]]:
     """Read one lineage file; what cannot be read is a problem, and the rest is still read."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
-            return [], [Problem(shown, 0, "", "is larger than 10 MB; split it into lineage/*.yaml")]
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+            return [], [Problem(shown, 0, "", "is larger than 2 MB; split it into lineage/*.yaml")]
+        root = _compose(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = f"is not valid YAML: {error.problem or error.context}"
         return [], [Problem(shown, mark.line + 1 if mark else 0, "", message)]
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        return [], [Problem(shown, 0, "", "is not UTF-8 text")]
+    except yaml.YAMLError as error:
         return [], [Problem(shown, 0, "", f"is not valid YAML: {str(error).splitlines()[0]}")]
     except OSError as error:
         return [], [Problem(shown, 0, "", f"cannot be read: {error.strerror}")]
@@ -62,31 +72,97 @@ def read_entries(path: Path, shown: str) -> tuple[list[Entry], list[Problem]]:
         return [], [Problem(shown, root.start_mark.line + 1, "", message)]
     entries: list[Entry] = []
     problems: list[Problem] = []
+    reader = _Reader()
     for node in root.value:
-        entry, found = _entry(node, shown)
+        try:
+            entry, found = _entry(node, shown, reader)
+        except _TooLarge as error:
+            return entries, [*problems, Problem(shown, node.start_mark.line + 1, "", str(error))]
         problems += found
         if entry is not None:
             entries.append(entry)
     return entries, problems
 
 
-def _entry(node: yaml.Node, file: str) -> tuple[Entry | None, list[Problem]]:
+def _compose(text: str) -> yaml.Node | None:
+    depth = 0
+    # The composer calls itself for each level, and has no guard against a file without end to it.
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {_DEEPEST} lists or mappings stand within each other",
+                problem_mark=event.start_mark,
+            )
+    root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
+    return root
+
+
+class _TooLarge(Exception):
+    """The file says more than a lineage can, by aliases that are followed again and again."""
+
+    def __init__(self) -> None:
+        super().__init__("is too large once its aliases are followed")
+
+
+class _Reader:
+    """Turns nodes into plain values, as far as a file may go; texts stay as they were written."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_VALUES
+
+    def plain(self, node: yaml.Node, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLarge
+        if depth > _DEEPEST:
+            raise ValueError("contains itself, by an alias")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(item, depth + 1) for item in node.value]
+        if node.tag == "tag:yaml.org,2002:null":
+            return None
+        return str(node.value)
+
+    def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value in node.value:
+            key = _key(key_node)
+            if key in values:
+                raise ValueError(f"has the key {key} twice")
+            values[key] = self.plain(value, depth + 1)
+        return values
+
+
+def _key(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError("a key must be a text")
+    return str(node.value)
+
+
+def _entry(node: yaml.Node, file: str, reader: _Reader) -> tuple[Entry | None, list[Problem]]:
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
+        reader.plain(node)
         return None, [Problem(file, line, "", "an entry must be a mapping with the key `table`")]
     fields: dict[str, Any] = {}
     lines: dict[str, int] = {}
     problems: list[Problem] = []
     for key_node, value_node in node.value:
-        key = str(key_node.value)
         at = key_node.start_mark.line + 1
+        key = ""
         try:
+            key = _key(key_node)
             if key in lines:
                 raise ValueError("is given twice")
             lines[key] = at
             if key not in _FIELDS:
                 raise ValueError(_unknown(key))
-            fields[key] = _FIELDS[key].read(_plain(value_node, iter(range(_MOST_NODES))))
+            fields[key] = _FIELDS[key].read(reader.plain(value_node))
         except ValueError as error:
             problems.append(Problem(file, at, key, str(error)))
     if "table" not in lines:
@@ -104,24 +180,11 @@ def _unknown(key: str) -> str:
     return f"unknown key; an entry may have: {', '.join(_FIELDS)}"
 
 
-def _plain(node: yaml.Node, budget: Iterator[int]) -> Any:
-    """Turn a node into plain values; texts stay as they were written."""
-    if next(budget, None) is None:
-        raise ValueError("is too large once its aliases are followed")
-    if isinstance(node, yaml.MappingNode):
-        return {str(key.value): _plain(value, budget) for key, value in node.value}
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, budget) for item in node.value]
-    if node.tag == "tag:yaml.org,2002:null":
-        return None
-    return str(node.value)
-
-
 def _topic(value: Any) -> str:
     name = TopicName.parse(_text(value))
     if name.shard is not None:
         raise ValueError(
-            f"{value!r}: shards are not supported; write the topic without :{name.shard}"
+            f"{value!r}: shards come in a later version; write the topic without :{name.shard}"
         )
     return str(name)
 
@@ -134,6 +197,12 @@ def _text(value: Any) -> str:
     return value.strip()
 
 
+def _short(value: Any) -> str:
+    """Repeat a value in a message, but not a page of it."""
+    text = str(value)
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")
+
+
 def _names(value: Any) -> tuple[str, ...]:
     """Take a YAML list or, as in the seed, a text with commas."""
     if isinstance(value, list):
@@ -141,10 +210,23 @@ def _names(value: Any) -> tuple[str, ...]:
     else:
         items = [item.strip() for item in _text(value).split(",")]
     names = tuple(item for item in items if item)
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"names {sorted(twice)[0]} twice")
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise ValueError(f"names {name[:60]} twice")
+        seen.add(name.lower())
     return names
+
+
+def _columns_named(value: Any) -> tuple[str, ...]:
+    return tuple(_column(name) for name in _names(value))
+
+
+def _column(value: Any) -> str:
+    name = _text(value)
+    if name and not _COLUMN.fullmatch(name):
+        raise ValueError(f"{_short(name)} is not a column's name")
+    return name
 
 
 def _tables(value: Any) -> tuple[str, ...]:
@@ -153,16 +235,19 @@ def _tables(value: Any) -> tuple[str, ...]:
         if not is_table(name):
             table = name.partition("#")[0].partition(":")[0]
             hint = f"; depend on the table, {table}" if is_table(table) else ""
-            raise ValueError(f"{name!r} is not a table's name, db.table{hint}")
+            raise ValueError(f"{_short(name)} is not a table's name, db.table{hint}")
     return names
 
 
 def _processor(value: Any) -> Processor:
+    text = _text(value).lower()
+    if not text:
+        return Processor.STEP
     try:
-        return Processor(_text(value).lower())
+        return Processor(text)
     except ValueError:
         known = ", ".join(Processor)
-        raise ValueError(f"unknown processor {value!r}; there are: {known}") from None
+        raise ValueError(f"unknown processor {_short(value)}; there are: {known}") from None
 
 
 def _duration(value: Any) -> int | None:
@@ -174,8 +259,10 @@ def _maxstep(value: Any) -> int:
     text = _text(value).replace("_", "").replace(",", "")
     if not text:
         return DEFAULT_MAXSTEP
-    if not text.isdigit() or not 0 < int(text) < 2**31:
-        raise ValueError(f"{value!r} is not a number of rows; write a whole number from 1 up")
+    if not re.fullmatch("[0-9]{1,10}", text) or not 0 < int(text) < 2**31:
+        raise ValueError(
+            f"{_short(value)} is not a number of rows; write a whole one from 1 to {2**31 - 1:,}"
+        )
     return int(text)
 
 
@@ -194,8 +281,8 @@ def _texts(value: Any) -> dict[str, str]:
 def _checks(value: Any) -> dict[str, str]:
     checks = _texts(value)
     for name, condition in checks.items():
-        if not name.isidentifier():
-            raise ValueError(f"{name!r} is not a name for a check; use letters, digits and _")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{_short(name)} is not a name for a check; use letters, digits, _")
         if not condition:
             raise ValueError(f"{name} has no condition")
     return checks
@@ -221,16 +308,16 @@ _FIELDS: dict[str, _Field] = {
     "delay": _Field(_duration, None),
     "repeat": _Field(_duration, None),
     "maxstep": _Field(_maxstep, DEFAULT_MAXSTEP),
-    "keys": _Field(_names, ()),
+    "keys": _Field(_columns_named, ()),
     "deleted": _Field(_text, ""),
     "checks": _Field(_checks, {}),
-    "partition_by": _Field(_names, ()),
-    "cluster_by": _Field(_names, ()),
+    "partition_by": _Field(_columns_named, ()),
+    "cluster_by": _Field(_columns_named, ()),
     "properties": _Field(_texts, {}),
     "columns": _Field(_columns, {}),
     "before": _Field(_text, ""),
     "after": _Field(_text, ""),
     "comment": _Field(_text, ""),
-    "pos": _Field(_text, "pos"),
-    "id": _Field(_text, "id"),
+    "pos": _Field(_column, "pos"),
+    "id": _Field(_column, "id"),
 }

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sqlglot import parse_one
+from sqlglot import TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
-from tidegate.errors import Problem
-from tidegate.model.lineage import Definition, LineageCycle, Processor, order
+from tidegate.errors import LakeError, Problem
+from tidegate.model.lineage import Definition, Processor, circles
 from tidegate.model.plan import Look
 from tidegate.model.statements import statements
 from tidegate.model.viewrules import step_findings
 from tidegate.model.viewtext import (
+    DIALECT,
     ViewCycleError,
     ViewSyntaxError,
     ViewText,
@@ -24,57 +28,79 @@ from tidegate.model.viewtext import (
 )
 from tidegate.project.entries import Entry
 
+_LARGEST_VIEW = 1_000_000
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NOT_FOR_SOURCES = (
+    *("depends_on", "unwaited", "transforms", "keys", "deleted", "checks", "before", "after"),
+    *("partition_by", "cluster_by", "properties", "columns"),
+)
 
-def read_views(folder: Path) -> tuple[dict[str, ViewText], set[str], list[Problem]]:
-    """Read every file of `views/`: the views, the names of those that do not read, and why.
 
-    Names are taken without regard to case, as Spark does.
-    """
-    views: dict[str, ViewText] = {}
-    unread: set[str] = set()
+@dataclass
+class Views:
+    """The files of `views/`, by name; names are taken without regard to case, as Spark does."""
+
+    texts: dict[str, ViewText] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    """Every view that has a file, also one whose text does not read."""
+
+    def problem(
+        self, name: str, line: int, field: str, message: str, *, warning: bool = False
+    ) -> Problem:
+        return Problem(self.files[name], line, field, message, warning)
+
+
+def read_views(folder: Path) -> tuple[Views, list[Problem]]:
+    """Read every file of `views/`, and say what is wrong with those that do not read."""
+    views = Views()
     problems: list[Problem] = []
     for path in sorted((folder / "views").glob("*.sql")):
         shown, name = f"views/{path.name}", path.stem.lower()
-        unread.add(name)
         try:
-            if not name.isidentifier():
+            if not _NAME.fullmatch(name):
                 raise ViewSyntaxError(0, "its name must be letters, digits and _ only")
-            if name in views:
-                raise ViewSyntaxError(0, f"another file is called {name}.sql but for its case")
-            views[name] = read_view(name, path.read_text(encoding="utf-8"))
+            if name in views.files:
+                raise ViewSyntaxError(0, f"is called as {views.files[name]} is, but for its case")
+            views.files[name] = shown
+            if path.stat().st_size > _LARGEST_VIEW:
+                raise ViewSyntaxError(0, "is larger than 1 MB; split it into several views")
+            views.texts[name] = read_view(name, path.read_text(encoding="utf-8"))
         except ViewSyntaxError as error:
             problems.append(Problem(shown, error.line, "", error.message))
         except UnicodeDecodeError:
             problems.append(Problem(shown, 0, "", "is not UTF-8 text"))
         except OSError as error:
             problems.append(Problem(shown, 0, "", f"cannot be read: {error.strerror}"))
-    return views, unread - views.keys(), problems
+    return views, problems
 
 
 def entry_problems(
-    entry: Entry,
-    definition: Definition,
-    views: Mapping[str, ViewText],
-    unread: set[str],
-    variables: Mapping[str, Any],
+    entry: Entry, definition: Definition, views: Views, variables: Mapping[str, Any] | None
 ) -> list[Problem]:
-    """Judge one entry on its own."""
+    """Judge one entry on its own; without variables nothing is said of `:name`."""
     problems = [entry.problem(field, message) for field, message in _fields(entry, definition)]
-    known = [name for name in definition.transforms if name in views]
     for name in definition.transforms:
-        if name not in views and name not in unread:
+        if name not in views.files:
             message = f"there is no view {name}; write it as views/{name}.sql"
             problems.append(entry.problem("transforms", message))
-    try:
-        names = reachable(known, views)
-    except ViewCycleError as error:
-        return [*problems, entry.problem("transforms", str(error))]
+    known: list[str] = []
+    for name in filter(views.texts.__contains__, definition.transforms):
+        try:
+            reachable([name], views.texts)
+            known.append(name)
+        except ViewCycleError as error:
+            problems.append(entry.problem("transforms", str(error)))
+    names = reachable(known, views.texts)
     for name in names:
-        problems += _view_problems(views[name], views, variables)
-    if definition.processor is Processor.STEP and definition.depends_on:
-        problems += _step_problems(definition, known, views)
-    if definition.processor is Processor.RELOAD:
-        problems += _reload_problems(names, views)
+        problems += _view_problems(name, views, variables)
+    match definition.processor:
+        case _ if "processor" not in entry.fields and "processor" in entry.lines:
+            # It is neither of them, and what it would have to keep is not known.
+            pass
+        case Processor.STEP if definition.depends_on:
+            problems += _step_problems(definition, known, views)
+        case Processor.RELOAD:
+            problems += _reload_problems(names, views)
     if definition.checks:
         problems += _unsteady(entry, names, views)
     problems += _unlisted(definition, known, views)
@@ -83,18 +109,20 @@ def entry_problems(
 
 def _fields(entry: Entry, definition: Definition) -> Iterator[tuple[str, str]]:
     """Judge which fields go together."""
+    if definition.pos.lower() == definition.id.lower():
+        yield "id", f"is {definition.id}, and so is pos; a position needs two columns"
     if definition.processor is Processor.SOURCE:
-        for name in ("depends_on", "transforms", "keys", "checks", "before", "after"):
+        for name in _NOT_FOR_SOURCES:
             if entry.get(name):
                 yield name, "does not go with processor: source, which nothing here builds"
         return
-    if not definition.depends_on:
+    if entry.lacks("depends_on"):
         yield "depends_on", "is missing; name the base table, and the others to wait for"
-    if not definition.transforms:
+    if entry.lacks("transforms"):
         yield "transforms", "is missing; name the views that give the rows"
     for name in sorted(set(definition.depends_on) & set(definition.unwaited)):
         yield "unwaited", f"{name} is in depends_on too; it is either waited for or not"
-    if definition.deleted and not definition.keys:
+    if definition.deleted and entry.lacks("keys"):
         yield "deleted", "needs keys: it says which rows remove their key"
     if definition.partition_by and definition.cluster_by:
         yield "cluster_by", "does not go with partition_by; use one of them"
@@ -105,87 +133,125 @@ def _fields(entry: Entry, definition: Definition) -> Iterator[tuple[str, str]]:
             statements(entry.get(name))
         except ValueError as error:
             yield name, str(error)
-    conditions = {"deleted": definition.deleted} if definition.deleted else {}
-    for name, condition in {**definition.checks, **conditions}.items():
-        try:
-            parse_one(condition, dialect="spark")
-        except SqlglotError:
-            field = "deleted" if name == "deleted" else "checks"
-            yield field, f"{name}: {condition!r} does not read as a condition in SQL"
+    for name, condition in definition.checks.items():
+        if not _is_condition(condition):
+            yield "checks", f"{name}: {condition!r} does not read as one condition in SQL"
+    if definition.deleted and not _is_condition(definition.deleted):
+        yield "deleted", f"{definition.deleted!r} does not read as one condition in SQL"
+
+
+def _is_condition(text: str) -> bool:
+    try:
+        alone = parse(text, read=DIALECT)
+        # A comment at its end would swallow what is put behind it.
+        within = parse(f"SELECT coalesce(({text}), false)", read=DIALECT)
+    except (SqlglotError, RecursionError):
+        return False
+    return len(alone) == len(within) == 1 and isinstance(alone[0], exp.Condition)
 
 
 def _view_problems(
-    view: ViewText, views: Mapping[str, ViewText], variables: Mapping[str, Any]
+    name: str, views: Views, variables: Mapping[str, Any] | None
 ) -> Iterator[Problem]:
-    shown = f"views/{view.name}.sql"
-    for name in sorted(view.parameters - set(variables)):
-        message = f":{name} is not in [vars] of tidegate.toml"
-        yield Problem(shown, 1, f":{name}", message)
-    for name, line in view.views.items():
-        if name not in views:
-            message = f"reads {name}, and there is no views/{name}.sql; tables are named db.table"
-            yield Problem(shown, line, name, message)
+    view = views.texts[name]
+    if variables is not None:
+        for parameter in sorted(view.parameters - set(variables)):
+            line = _line(view.text, TokenType.COLON, parameter)
+            message = f":{parameter} is not in [vars] of tidegate.toml"
+            yield views.problem(name, line, f":{parameter}", message)
+    for read, line in view.views.items():
+        if read not in views.files:
+            message = f"reads {read}, and there is no views/{read}.sql; tables are named db.table"
+            yield views.problem(name, line, read, message)
 
 
 def _step_problems(
-    definition: Definition, transforms: list[str], views: Mapping[str, ViewText]
+    definition: Definition, transforms: list[str], views: Views
 ) -> Iterator[Problem]:
     for transform in transforms:
         findings = step_findings(
             transform,
-            views,
+            views.texts,
             base=definition.base,
             pos=definition.pos,
             id=definition.id,
             keyed=bool(definition.keys),
         )
         for finding in findings:
-            yield Problem(f"views/{finding.view}.sql", finding.line, "", finding.message)
+            yield views.problem(finding.view, finding.line, "", finding.message)
 
 
-def _reload_problems(names: Iterable[str], views: Mapping[str, ViewText]) -> Iterator[Problem]:
+def _reload_problems(names: Iterable[str], views: Views) -> Iterator[Problem]:
     for name in names:
-        for call in sorted(views[name].calls):
+        for call in sorted(views.texts[name].calls):
+            line = _line(views.texts[name].text, TokenType.L_PAREN, call, before=True)
             message = f"{call}() is for a Step; a Reload reads its tables whole"
-            yield Problem(f"views/{name}.sql", 1, "", message)
+            yield views.problem(name, line, "", message)
 
 
-def _unsteady(
-    entry: Entry, names: Iterable[str], views: Mapping[str, ViewText]
-) -> Iterator[Problem]:
+def _line(text: str, kind: TokenType, word: str, *, before: bool = False) -> int:
+    """Find the line where a word stands behind a token of that kind, or before one."""
+    for first, second in pairwise(tokenize(text, read=DIALECT)):
+        mark, named = (second, first) if before else (first, second)
+        if mark.token_type is kind and named.text.lower() == word.lower():
+            return text.count("\n", 0, named.start) + 1
+    return 1
+
+
+def _unsteady(entry: Entry, names: Iterable[str], views: Views) -> Iterator[Problem]:
     for name in names:
-        for function in sorted(views[name].nondeterministic):
+        for function in sorted(views.texts[name].nondeterministic):
             message = (
-                f"does not go with {function}() in views/{name}.sql:"
+                f"does not go with {function}() in {views.files[name]}:"
                 " a row must give the same answer each time it is checked"
             )
             yield entry.problem("checks", message)
 
 
-def _unlisted(
-    definition: Definition, transforms: list[str], views: Mapping[str, ViewText]
-) -> Iterator[Problem]:
+def _unlisted(definition: Definition, transforms: list[str], views: Views) -> Iterator[Problem]:
     listed = {name.lower() for name in (*definition.listed, definition.table)}
-    for table, (view, line) in tables_read(transforms, views).items():
+    for table, (view, line) in tables_read(transforms, views.texts).items():
         if table.lower() not in listed:
             message = (
                 f"{definition.topic} reads {table}, which is neither in its depends_on nor in its"
                 " unwaited; add it to one of them"
             )
-            yield Problem(f"views/{view}.sql", line, table, message, warning=True)
+            yield views.problem(view, line, table, message, warning=True)
 
 
 def lineage_problems(
     entries: Mapping[str, Entry], definitions: Mapping[str, Definition]
 ) -> list[Problem]:
     """Judge how the entries fit together."""
-    problems = [*_siblings(entries, definitions), *_bases(entries, definitions)]
-    try:
-        order(definitions.values())
-    except LineageCycle as error:
-        first = next(d.topic for d in definitions.values() if d.table == error.tables[0])
-        problems.append(entries[first].problem("depends_on", str(error)))
+    problems = [
+        *_spellings(entries, definitions),
+        *_siblings(entries, definitions),
+        *_bases(entries, definitions),
+    ]
+    for circle in circles(definitions.values()):
+        first = next(d.topic for d in definitions.values() if d.table == circle.tables[0])
+        problems.append(entries[first].problem("depends_on", str(circle)))
     return problems
+
+
+def _spellings(
+    entries: Mapping[str, Entry], definitions: Mapping[str, Definition]
+) -> Iterator[Problem]:
+    """Require that a table is spelled in one way: Spark does not tell case, folders do."""
+    spelled: dict[str, str] = {}
+    for definition in definitions.values():
+        spelled.setdefault(definition.table.lower(), definition.table)
+    for topic, definition in definitions.items():
+        for name, tables in (
+            ("table", (definition.table,)),
+            ("depends_on", definition.depends_on),
+            ("unwaited", definition.unwaited),
+        ):
+            for table in tables:
+                first = spelled.setdefault(table.lower(), table)
+                if table != first:
+                    message = f"{table} is spelled {first} elsewhere; spell it the same everywhere"
+                    yield entries[topic].problem(name, message)
 
 
 def _siblings(
@@ -243,33 +309,35 @@ def _bases(
 def lake_problems(
     entries: Mapping[str, Entry],
     definitions: Mapping[str, Definition],
-    looks: Mapping[str, Look],
+    looks: Mapping[str, Look | LakeError],
     seen: Iterable[str],
 ) -> list[Problem]:
-    """Judge the dependencies that nobody here builds by what is in the lake."""
-    declared = {d.table for d in definitions.values()}
-    known = declared | set(seen)
+    """Judge the tables that nobody here builds by what is in the lake, and what was there."""
+    known = {table.lower() for table in (*(d.table for d in definitions.values()), *seen)}
     problems: list[Problem] = []
     for topic, definition in definitions.items():
-        for number, table in enumerate(definition.depends_on):
+        for table in definition.listed:
             look = looks.get(table)
             if look is None:
                 continue
             message = ""
-            if not look.exists and table not in known:
+            if isinstance(look, LakeError):
+                message = str(look)
+            elif not look.exists and table.lower() not in known:
                 message = (
                     f"{table} is neither built here, nor declared with processor: source, nor in"
                     " the lake"
                 )
-            elif look.exists and not look.positioned and _is_base(definition, number):
+            elif look.exists and not look.positioned and _is_base(definition, table):
                 columns = f"{definition.base_pos} (bigint or timestamp) and {definition.base_id}"
                 message = f"{table} has no columns {columns} to be read by position"
             if message:
+                field = "depends_on" if table in definition.depends_on else "unwaited"
                 entry = entries[topic]
-                line = entry.lines.get("depends_on", entry.line)
-                problems.append(Problem(entry.file, line, "depends_on", message, in_lake=True))
+                line = entry.lines.get(field, entry.line)
+                problems.append(Problem(entry.file, line, field, message, in_lake=True))
     return problems
 
 
-def _is_base(definition: Definition, number: int) -> bool:
-    return number == 0 and definition.processor is Processor.STEP
+def _is_base(definition: Definition, table: str) -> bool:
+    return definition.processor is Processor.STEP and definition.depends_on[:1] == (table,)

@@ -82,8 +82,7 @@ class Executor:
     def _run(self, execution: Execution, offset: Offset, limits: Limits | None) -> None:
         retried = offset.block is not None
         if offset.block is not None:
-            block = offset.block
-            definition = self._store.lineages.version(execution.topic, block.definition_version)
+            definition, block = self._declared(offset, offset.block)
         else:
             applied = self._store.lineages.current()[execution.topic]
             definition = applied.definition
@@ -92,11 +91,24 @@ class Executor:
                 complete_to = limits.complete_to if limits else 0
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
                 return
-            block = self._declare(execution, definition, found)
+            offset, block = self._declare(execution, definition, found)
         outcome = self._runners[definition.processor].run(
             Work(execution, definition, block, retried)
         )
-        self._commit(execution, offset, block, outcome)
+        name = processor_name(definition, block)
+        self._commit(execution, replace(offset, processor=name), block, outcome)
+
+    def _declared(self, offset: Offset, block: Block) -> tuple[Definition, Block]:
+        """Give the open block with its definition: the one that it was declared with.
+
+        A block that failed may be finished by a mended definition, else a wrong view would hold its
+        topic for ever. Nothing of it was written, and its bounds stay as they are.
+        """
+        declared = self._store.lineages.version(offset.topic, block.definition_version)
+        applied = self._store.lineages.current().get(offset.topic)
+        if applied is None or offset.failures == 0 or not reads_alike(applied.definition, declared):
+            return declared, block
+        return applied.definition, replace(block, definition_version=applied.version)
 
     def _find(
         self, definition: Definition, version: int, offset: Offset, limits: Limits | None
@@ -107,7 +119,7 @@ class Executor:
         self._match_table(definition, offset)
         if definition.processor is Processor.RELOAD:
             start = min(limits.complete_to, self._runtime.now() - (definition.delay or 0))
-            end = Position(max(start, offset.last.pos), 0)
+            end = max(Position(start, 0), offset.last)
             rows, full, complete_to = 0, False, start
         else:
             found = self._lake.find_block(definition, offset.last, limits.frontier, limits.bound)
@@ -145,18 +157,16 @@ class Executor:
                 f" anew: tidegate offsets set {topic} --last 0,-1 --force"
             )
 
-    def _declare(self, execution: Execution, definition: Definition, block: Block) -> Block:
+    def _declare(
+        self, execution: Execution, definition: Definition, block: Block
+    ) -> tuple[Offset, Block]:
         """3c. Write the block down: from here on it is never computed again."""
-        match definition.processor:
-            case Processor.STEP:
-                name = "FullStep" if block.full else "Step"
-            case _:
-                name = "Reload"
+        name = processor_name(definition, block)
         declared = self._store.executions.declare(execution, block, name, self._runtime.now())
         crashpoint("block.after_declare")
         if declared.block is None:
             raise ClaimLost(f"{execution.topic} lost its declared block")
-        return declared.block
+        return declared, declared.block
 
     def _commit(self, execution: Execution, offset: Offset, block: Block, outcome: Outcome) -> None:
         """6. Move the position, in the one transaction that also ends the execution."""
@@ -187,3 +197,20 @@ class Executor:
         stop = isinstance(error, TopicStopped)
         trace = "".join(traceback.format_exception(error))
         self._store.executions.fail(execution, reason, trace, stop, self._runtime.now())
+
+
+def reads_alike(one: Definition, other: Definition) -> bool:
+    """Tell whether the bounds of a block mean the same rows to both."""
+    return (one.processor, one.depends_on[:1], one.base_pos, one.base_id) == (
+        other.processor,
+        other.depends_on[:1],
+        other.base_pos,
+        other.base_id,
+    )
+
+
+def processor_name(definition: Definition, block: Block) -> str:
+    """Name what promotes the offset, for people who look for problems."""
+    if definition.processor is Processor.RELOAD:
+        return "Reload"
+    return "FullStep" if block.full else "Step"

@@ -106,7 +106,7 @@ class Lookout:
         ahead: dict[str, Ahead] = {}
         for topic, definition in self._definitions.items():
             offset = offsets.get(topic) or Offset(topic, START)
-            if definition.processor is not Processor.STEP or offset.block is not None:
+            if definition.processor is not Processor.STEP:
                 continue
             newest = self._newest(definition.base, offsets, looks)
             if newest is None or newest <= offset.last:

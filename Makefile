@@ -1,0 +1,42 @@
+# `make demo` and `make test` do all of their own set-up; each does nothing twice.
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help setup demo test lint bench test-faults clean
+
+help:
+	@echo "make demo         build a shop of a million orders and show what was built"
+	@echo "make test         lint, types, and every test but the long ones"
+	@echo "make test-faults  the long ones: every crash point"
+	@echo "make bench        figures: bare Spark and Tidegate in the same run"
+	@echo "make lint         ruff, mypy, import-linter"
+
+setup: $(INSTALLED)
+	@sh setup/java.sh
+	@$(BIN)/python -m tidegate.engine.jars
+
+$(INSTALLED): pyproject.toml constraints.txt setup/venv.sh
+	@sh setup/venv.sh $(VENV)
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/demo.py
+
+test: setup lint
+	$(BIN)/pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test-faults: setup
+	$(BIN)/pytest -m long tests/fault
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

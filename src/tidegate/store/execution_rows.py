@@ -1,0 +1,192 @@
+"""Rows of `etl_executions`, each start and end written together with its event in the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, RowMapping, Text, bindparam, func, update
+from sqlalchemy.sql.dml import ReturningInsert
+
+from tidegate.errors import ClaimLost, StoreError
+from tidegate.model.entities import task_completed, task_failed, task_started
+from tidegate.model.execution import OPEN, Execution, ExecutionState
+from tidegate.store.datasets import append, entity_at
+from tidegate.store.dialect import insert_into
+from tidegate.store.lineages import applied_definition
+from tidegate.store.offset_rows import claim_lost
+from tidegate.store.schema import etl_executions
+
+_OPEN_STATES = sorted(state.value for state in OPEN)
+
+# Built once; what is set is named when they are run.
+_COLUMNS = etl_executions.c
+_MOVE = (
+    update(etl_executions)
+    .where(
+        _COLUMNS.id == bindparam("on_id"),
+        _COLUMNS.state.in_(bindparam("while_in", expanding=True)),
+    )
+    .returning(_COLUMNS.flow_id, _COLUMNS.started_location)
+)
+_START = _MOVE.values(
+    etl_worker=func.coalesce(func.nullif(_COLUMNS.etl_worker, ""), bindparam("hostid", type_=Text)),
+    accepted_at=func.coalesce(_COLUMNS.accepted_at, bindparam("now", type_=BigInteger)),
+)
+
+
+@cache
+def _keep(dialect: str) -> ReturningInsert[str]:
+    statement = insert_into(dialect, etl_executions)
+    return statement.on_conflict_do_nothing(index_elements=[_COLUMNS.id]).returning(_COLUMNS.id)
+
+
+def keep(connection: Connection, execution: Execution) -> None:
+    """Insert an execution as assigned."""
+    row = {
+        "id": execution.id,
+        "flow_kind": execution.flow_kind,
+        "flow_id": execution.flow_id,
+        "topic": execution.topic,
+        "attempt": execution.attempt,
+        "retry_of": execution.retry_of,
+        "etl_worker": execution.etl_worker,
+        "state": ExecutionState.ASSIGNED.value,
+        "assigned_at": execution.assigned_at,
+        "comment": execution.comment,
+        "configuration": dict(execution.configuration),
+        "term": execution.term,
+        "created_at": execution.assigned_at,
+        "updated_at": execution.assigned_at,
+    }
+    if connection.execute(_keep(connection.dialect.name), row).first() is None:
+        raise StoreError(
+            f"execution {execution.id} of {execution.topic} is in the store already; a retry needs"
+            " an id of its own"
+        )
+
+
+def start(connection: Connection, execution: Execution, hostid: str, at: int) -> None:
+    """Move assigned → running and say so in the dataset; raises ClaimLost."""
+    definition = applied_definition(connection, execution.topic)
+    event = task_started(execution, definition, at)
+    location = append(connection, execution.flow_id, [event], at)
+    running = {
+        "on_id": execution.id,
+        "while_in": (ExecutionState.ASSIGNED.value,),
+        "state": ExecutionState.RUNNING.value,
+        "hostid": hostid,
+        "now": at,
+        "started_at": at,
+        "started_location": location,
+        "updated_at": at,
+    }
+    if connection.execute(_START, running).first() is None:
+        raise _not_assigned(execution)
+
+
+def reject(connection: Connection, execution: Execution, comment: str, at: int) -> None:
+    """End an execution that never started; raises ClaimLost when it is no longer assigned."""
+    assigned = (ExecutionState.ASSIGNED.value,)
+    ended = _end(connection, execution.id, assigned, ExecutionState.REJECTED, comment, at)
+    if ended is None:
+        raise _not_assigned(execution)
+
+
+def finish(connection: Connection, execution: Execution, rows: int, comment: str, at: int) -> None:
+    """End an execution that did its work; raises ClaimLost."""
+    ended = _end_running(connection, execution, ExecutionState.FINISHED, comment, at, rows)
+    started, location = _started(connection, ended)
+    event = task_completed(started, location, succeeded=rows, failed=0, at=at)
+    append(connection, ended["flow_id"], [event], at)
+
+
+def fail(connection: Connection, execution: Execution, comment: str, why: str, at: int) -> None:
+    """End an execution that failed; raises ClaimLost."""
+    ended = _end_running(connection, execution, ExecutionState.FAILED, comment, at, None)
+    _append_failure(connection, ended, why, at)
+
+
+def lose(connection: Connection, execution_id: str, comment: str, why: str, at: int) -> None:
+    """End an execution whose holder is gone, unless it has ended already."""
+    ended = _end(connection, execution_id, _OPEN_STATES, ExecutionState.LOST, comment, at)
+    if ended is not None and ended["started_location"] is not None:
+        _append_failure(connection, ended, why, at)
+
+
+def _end_running(
+    connection: Connection,
+    execution: Execution,
+    state: ExecutionState,
+    comment: str,
+    at: int,
+    rows: int | None,
+) -> RowMapping:
+    running = (ExecutionState.RUNNING.value,)
+    ended = _end(connection, execution.id, running, state, comment, at, rows)
+    if ended is None:
+        raise claim_lost(execution)
+    return ended
+
+
+def _end(
+    connection: Connection,
+    execution_id: str,
+    while_in: Sequence[str],
+    state: ExecutionState,
+    comment: str,
+    at: int,
+    rows: int | None = None,
+) -> RowMapping | None:
+    """Write an end over one of the given states; None when the execution is in another."""
+    end = {
+        "on_id": execution_id,
+        "while_in": while_in,
+        "state": state.value,
+        "finished_at": at,
+        "comment": comment,
+        "rows": rows,
+        "updated_at": at,
+    }
+    return connection.execute(_MOVE, end).mappings().one_or_none()
+
+
+def _append_failure(connection: Connection, ended: RowMapping, why: str, at: int) -> None:
+    started, location = _started(connection, ended)
+    event = task_failed(started, location, reason=why, at=at)
+    append(connection, ended["flow_id"], [event], at)
+
+
+def _started(connection: Connection, ended: RowMapping) -> tuple[Mapping[str, Any], int]:
+    location: int = ended["started_location"]
+    return entity_at(connection, ended["flow_id"], location), location
+
+
+def _not_assigned(execution: Execution) -> ClaimLost:
+    return ClaimLost(
+        f"execution {execution.id} of {execution.topic} is no longer assigned: it was claimed or"
+        " ended before, so nothing was done; the next plan makes a new one"
+    )
+
+
+def execution_of(row: RowMapping) -> Execution:
+    return Execution(
+        id=row["id"],
+        flow_kind=row["flow_kind"],
+        flow_id=row["flow_id"],
+        topic=row["topic"],
+        state=ExecutionState(row["state"]),
+        attempt=row["attempt"],
+        retry_of=row["retry_of"],
+        etl_worker=row["etl_worker"],
+        assigned_at=row["assigned_at"],
+        accepted_at=row["accepted_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        cancel_requested_at=row["cancel_requested_at"],
+        comment=row["comment"],
+        rows=row["rows"],
+        configuration=row["configuration"],
+        term=row["term"],
+    )

@@ -1,0 +1,137 @@
+"""The life of executions, from assign to commit, one transaction a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from tidegate.errors import StoreError
+from tidegate.model.execution import Block, Execution, ExecutionState, Offset, OffsetState
+from tidegate.ports import Commit
+from tidegate.store import execution_rows, journal
+from tidegate.store.claims import Refusal, claim
+from tidegate.store.offset_rows import (
+    block_columns,
+    claim_lost,
+    columns_of,
+    declare,
+    owned,
+    release,
+)
+from tidegate.store.reader import Reader
+from tidegate.store.schema import etl_executions
+from tidegate.store.writer import Writer
+
+
+class SqlExecutions:
+    """Implements `ports.Executions`."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
+
+    def assign(self, execution: Execution) -> None:
+        if execution.assigned_at is None:
+            raise StoreError(
+                f"execution {execution.id} of {execution.topic} has no assigned_at; whoever"
+                " assigns it has to say when"
+            )
+        self._writer.write(lambda connection: execution_rows.keep(connection, execution))
+
+    def claim(self, execution: Execution, hostid: str, dead: frozenset[str], at: int) -> Offset:
+        taken = self._writer.write(
+            lambda connection: claim(connection, execution, hostid, dead, at)
+        )
+        if isinstance(taken, Refusal):
+            raise taken.as_error()
+        return taken
+
+    def declare(self, execution: Execution, block: Block, processor: str, at: int) -> Offset:
+        return self._writer.write(
+            lambda connection: declare(connection, execution, block, processor, at)
+        )
+
+    def commit(self, commit: Commit) -> None:
+        self._writer.write(lambda connection: _commit(connection, commit))
+
+    def nothing_to_do(self, execution: Execution, complete_to: int, at: int) -> None:
+        self._writer.write(lambda connection: _nothing(connection, execution, complete_to, at))
+
+    def fail(self, execution: Execution, reason: str, trace: str, stop: bool, at: int) -> None:
+        state = OffsetState.STOPPED if stop else OffsetState.FAILED
+        reason = _storable(reason)
+        why = f"{reason}\n{_storable(trace)}" if trace else reason
+
+        def write(connection: Connection) -> None:
+            held = owned(connection, execution)
+            changes = {"state": state.value, "reason": reason, "failures": held.failures + 1}
+            # Counted from now: a long run would else have used up its wait before it failed.
+            release(connection, execution.topic, {**changes, "run": at}, at)
+            execution_rows.fail(connection, execution, reason, why, at)
+
+        self._writer.write(write)
+
+    def get(self, execution_id: str) -> Execution | None:
+        row = self._reader.first(select(etl_executions).where(etl_executions.c.id == execution_id))
+        return None if row is None else execution_rows.execution_of(row)
+
+    def list(
+        self,
+        *,
+        flow: str | None = None,
+        state: ExecutionState | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Execution]:
+        columns = etl_executions.c
+        statement = select(etl_executions).limit(limit)
+        if flow is not None:
+            statement = statement.where(columns.flow_id == flow)
+        if state is not None:
+            statement = statement.where(columns.state == state.value)
+        if state is not None and state.open:
+            # True of every open one; it lets the index of the open ones be used.
+            statement = statement.where(columns.finished_at.is_(None))
+        newest_first = statement.order_by(columns.assigned_at.desc(), columns.id.desc())
+        return [execution_rows.execution_of(row) for row in self._reader.rows(newest_first)]
+
+
+def _commit(connection: Connection, commit: Commit) -> None:
+    held = owned(connection, commit.execution)
+    declared, offset = held.block, commit.offset
+    if declared is None or (declared.seq, declared.next) != (commit.block.seq, commit.block.next):
+        raise claim_lost(commit.execution)
+    if offset.last < held.last or offset.complete_to < held.complete_to:
+        raise StoreError(
+            f"{offset.topic} would go back from {held.last}, complete to {held.complete_to}, to"
+            f" {offset.last}, complete to {offset.complete_to}, so nothing was written; look"
+            " whether its offset was set by hand"
+        )
+    release(
+        connection, commit.execution.topic, {**columns_of(offset), **block_columns(None)}, commit.at
+    )
+    outcome = commit.outcome
+    execution_rows.finish(connection, commit.execution, outcome.rows, outcome.note, commit.at)
+    journal.record(connection, commit)
+
+
+def _nothing(connection: Connection, execution: Execution, complete_to: int, at: int) -> None:
+    held = owned(connection, execution)
+    if held.block is not None:
+        # Somebody declared one for us: it has to be finished, not forgotten.
+        raise claim_lost(execution)
+    changes: dict[str, Any] = {
+        "state": OffsetState.NOJOBS.value,
+        "complete_to": max(held.complete_to, complete_to),
+        "failures": 0,
+        "reason": "",
+        "full": False,
+        "run": at,
+    }
+    release(connection, execution.topic, changes, at)
+    execution_rows.finish(connection, execution, 0, "nothing to do", at)
+
+
+def _storable(text: str) -> str:
+    """Replace what a foreign error text may hold and a database may not."""
+    return text.replace("\0", "�").encode("utf-8", "replace").decode()

@@ -1,0 +1,180 @@
+"""Rows of `offsets`: how they are read and written, and how a topic's mutex is taken and freed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Insert, RowMapping, and_, bindparam, select, update
+
+from tidegate.errors import ClaimLost
+from tidegate.model.execution import Block, Execution, Offset, OffsetState
+from tidegate.model.position import START, Position
+from tidegate.store.dialect import insert_into
+from tidegate.store.schema import offsets
+
+FREE: Mapping[str, Any] = {"hostid": "", "execution_id": None, "claimed_at": None}
+"""The columns of a mutex that nobody holds."""
+
+# Built once. What an UPDATE sets is named when it is run; what it looks for has names of its own.
+_ON_TOPIC = offsets.c.topic == bindparam("on_topic")
+_IS_OURS = and_(
+    _ON_TOPIC, offsets.c.execution_id == bindparam("on_execution"), offsets.c.hostid != ""
+)
+_OWNED = select(offsets).where(_IS_OURS).with_for_update()
+_CHANGE = update(offsets).where(_ON_TOPIC)
+_TAKE = _CHANGE.where(offsets.c.hostid == bindparam("held_by")).returning(offsets)
+_DECLARE = update(offsets).where(_IS_OURS, offsets.c.next_pos.is_(None)).returning(offsets)
+
+
+@cache
+def _enter(dialect: str) -> Insert:
+    return insert_into(dialect, offsets).on_conflict_do_nothing(index_elements=[offsets.c.topic])
+
+
+def destination_of(topic: str) -> str:
+    """Give the table that a topic writes: its lane."""
+    return re.split("[#:]", topic, maxsplit=1)[0]
+
+
+def resting(seq: int) -> OffsetState:
+    """Give the state of a topic that nothing is wrong with and nobody works on."""
+    return OffsetState.DONE if seq > 0 else OffsetState.NEW
+
+
+def enter(connection: Connection, topic: str, at: int) -> None:
+    """Make sure that the topic has a row: a new one starts at the epoch."""
+    row = {"topic": topic, "created_at": at, "updated_at": at, **columns_of(Offset(topic, START))}
+    connection.execute(_enter(connection.dialect.name), row)
+
+
+def take(
+    connection: Connection, execution: Execution, hostid: str, held_by: str, at: int
+) -> Offset | None:
+    """Take the mutex if it still is as it was read; None when it is not."""
+    taken = {
+        "on_topic": execution.topic,
+        "held_by": held_by,
+        "hostid": hostid,
+        "execution_id": execution.id,
+        "claimed_at": at,
+        "state": OffsetState.RUNNING.value,
+        "run": at,
+        "updated_at": at,
+    }
+    row = connection.execute(_TAKE, taken).mappings().one_or_none()
+    return None if row is None else offset_of(row)
+
+
+def declare(
+    connection: Connection, execution: Execution, block: Block, processor: str, at: int
+) -> Offset:
+    """Write the block of a topic that is ours and has none; raises ClaimLost."""
+    declared = {**_ours(execution), **block_columns(block), "processor": processor}
+    row = connection.execute(_DECLARE, {**declared, "updated_at": at}).mappings().one_or_none()
+    if row is None:
+        raise claim_lost(execution)
+    return offset_of(row)
+
+
+def owned(connection: Connection, execution: Execution) -> Offset:
+    """Give the row of a topic that the execution holds, and keep it; raises ClaimLost."""
+    row = connection.execute(_OWNED, _ours(execution)).mappings().one_or_none()
+    if row is None:
+        raise claim_lost(execution)
+    return offset_of(row)
+
+
+def release(connection: Connection, topic: str, changes: Mapping[str, Any], at: int) -> None:
+    """Free the mutex of a row that the transaction has already locked, with other changes."""
+    connection.execute(_CHANGE, {"on_topic": topic, **changes, **FREE, "updated_at": at})
+
+
+def _ours(execution: Execution) -> dict[str, str]:
+    return {"on_topic": execution.topic, "on_execution": execution.id}
+
+
+def claim_lost(execution: Execution) -> ClaimLost:
+    return ClaimLost(
+        f"{execution.topic} is no longer in the hands of execution {execution.id}: it was unlocked"
+        " or taken over, so nothing was written; the next run goes on with it"
+    )
+
+
+def columns_of(offset: Offset) -> dict[str, Any]:
+    """Give every column but the topic and the stamps."""
+    return {
+        "destination": destination_of(offset.topic),
+        "last_pos": offset.last.pos,
+        "last_id": offset.last.id,
+        "rows": offset.rows,
+        "run": offset.run,
+        "processor": offset.processor,
+        "state": offset.state.value,
+        "hostid": offset.hostid,
+        "execution_id": offset.execution_id,
+        "claimed_at": offset.claimed_at,
+        "seq": offset.seq,
+        "complete_to": offset.complete_to,
+        "failures": offset.failures,
+        "reason": offset.reason,
+        "full": offset.full,
+        "versions": dict(offset.versions),
+        "definition_version": offset.definition_version,
+        **block_columns(offset.block),
+    }
+
+
+def block_columns(block: Block | None) -> dict[str, Any]:
+    """Give the columns of the declared block, all None for none."""
+    return {
+        "block_last_pos": block and block.last.pos,
+        "block_last_id": block and block.last.id,
+        "next_pos": block and block.next.pos,
+        "next_id": block and block.next.id,
+        "block_rows": block and block.rows,
+        "block_seq": block and block.seq,
+        "block_full": block and block.full,
+        "block_complete_to": block and block.complete_to,
+        "block_definition_version": block and block.definition_version,
+        "block_versions": block and dict(block.versions),
+    }
+
+
+def offset_of(row: RowMapping) -> Offset:
+    return Offset(
+        topic=row["topic"],
+        last=Position(row["last_pos"], row["last_id"]),
+        seq=row["seq"],
+        rows=row["rows"],
+        run=row["run"],
+        processor=row["processor"],
+        state=OffsetState(row["state"]),
+        hostid=row["hostid"],
+        execution_id=row["execution_id"],
+        claimed_at=row["claimed_at"],
+        complete_to=row["complete_to"],
+        failures=row["failures"],
+        reason=row["reason"],
+        full=row["full"],
+        versions=row["versions"],
+        definition_version=row["definition_version"],
+        block=_block_of(row),
+    )
+
+
+def _block_of(row: RowMapping) -> Block | None:
+    if row["next_pos"] is None:
+        return None
+    return Block(
+        last=Position(row["block_last_pos"], row["block_last_id"]),
+        next=Position(row["next_pos"], row["next_id"]),
+        rows=row["block_rows"],
+        seq=row["block_seq"],
+        full=row["block_full"],
+        complete_to=row["block_complete_to"],
+        definition_version=row["block_definition_version"],
+        versions=row["block_versions"],
+    )

@@ -1,0 +1,140 @@
+"""Positions and mutexes as people and plans see them: read, set, seen, unlocked, resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, select, tuple_, update
+
+from tidegate.errors import MutexError, UnknownName, WrongUse
+from tidegate.model.execution import Offset, OffsetState
+from tidegate.model.plan import Look
+from tidegate.model.position import START, rfc3339
+from tidegate.store.dialect import insert_into
+from tidegate.store.execution_rows import lose
+from tidegate.store.offset_rows import FREE, columns_of, offset_of, release, resting
+from tidegate.store.reader import Reader
+from tidegate.store.schema import offsets
+from tidegate.store.writer import Writer
+
+
+class SqlOffsets:
+    """Implements `ports.Offsets`."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
+
+    def all(self) -> Mapping[str, Offset]:
+        rows = self._reader.rows(select(offsets).order_by(offsets.c.topic))
+        return {row["topic"]: offset_of(row) for row in rows}
+
+    def get(self, topic: str) -> Offset | None:
+        row = self._reader.first(select(offsets).where(offsets.c.topic == topic))
+        return None if row is None else offset_of(row)
+
+    def put(self, offset: Offset, at: int) -> None:
+        self._writer.write(lambda connection: _put(connection, offset, at))
+
+    def see(self, looks: Sequence[Look], at: int) -> None:
+        seen = [look for look in looks if look.exists]
+        if seen:
+            self._writer.write(lambda connection: _see(connection, seen, at))
+
+    def unlock(self, topic: str, at: int) -> str:
+        return self._writer.write(lambda connection: _unlock(connection, topic, at))
+
+    def resume(self, topic: str, at: int) -> None:
+        self._writer.write(lambda connection: _resume(connection, topic, at))
+
+
+def _put(connection: Connection, offset: Offset, at: int) -> None:
+    columns = {**columns_of(offset), **FREE, "updated_at": at}
+    written = connection.execute(
+        insert_into(connection.dialect.name, offsets)
+        .values(topic=offset.topic, created_at=at, **columns)
+        .on_conflict_do_update(
+            index_elements=[offsets.c.topic], set_=columns, where=offsets.c.hostid == ""
+        )
+        .returning(offsets.c.topic)
+    ).first()
+    if written is None:
+        held = _locked(connection, offset.topic)
+        raise MutexError(offset.topic, held.hostid, rfc3339(held.claimed_at or 0))
+
+
+def _see(connection: Connection, looks: Sequence[Look], at: int) -> None:
+    tables = [look.table for look in looks]
+    rows = connection.execute(select(offsets).where(offsets.c.topic.in_(tables))).mappings()
+    known = {row["topic"]: offset_of(row) for row in rows}
+    # In one order, so that two processes that look at the same tables wait and do not clash.
+    changed = [
+        {"topic": seen.topic, "created_at": at, "updated_at": at, **columns_of(seen)}
+        for look in sorted(looks, key=lambda look: look.table)
+        if (seen := _seen(known.get(look.table), look, at)) is not None
+    ]
+    if not changed:
+        return
+    statement = insert_into(connection.dialect.name, offsets)
+    new, columns = statement.excluded, offsets.c
+    moved = ("last_pos", "last_id", "run", "processor", "state", "versions", "updated_at")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[columns.topic],
+            set_={name: new[name] for name in moved},
+            where=tuple_(columns.last_pos, columns.last_id) <= tuple_(new.last_pos, new.last_id),
+        ),
+        changed,
+    )
+
+
+def _seen(known: Offset | None, look: Look, at: int) -> Offset | None:
+    """Give the row of a landed table after a look; None when the look changes nothing."""
+    before = known or Offset(look.table, START)
+    after = replace(
+        before,
+        last=max(before.last, look.newest or START),
+        versions={look.table: look.version},
+        processor="source",
+        state=OffsetState.DONE,
+    )
+    return None if after == known else replace(after, run=at)
+
+
+def _unlock(connection: Connection, topic: str, at: int) -> str:
+    held = _locked(connection, topic)
+    if not held.hostid:
+        return ""
+    release(connection, topic, {"state": resting(held.seq).value}, at)
+    if held.execution_id is not None:
+        by_hand = "unlocked by hand"
+        lose(connection, held.execution_id, by_hand, f"lost: {by_hand}", at)
+    return held.hostid
+
+
+def _resume(connection: Connection, topic: str, at: int) -> None:
+    stopped = _locked(connection, topic)
+    if stopped.state is not OffsetState.STOPPED:
+        raise WrongUse(f"{topic} is not stopped, its state is {stopped.state}: nothing to resume")
+    changes: dict[str, Any] = {
+        "state": resting(stopped.seq).value,
+        "failures": 0,
+        "reason": "",
+        "updated_at": at,
+    }
+    connection.execute(update(offsets).where(offsets.c.topic == topic).values(changes))
+
+
+def _locked(connection: Connection, topic: str) -> Offset:
+    row = (
+        connection.execute(select(offsets).where(offsets.c.topic == topic).with_for_update())
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise UnknownName(
+            f"the store knows no topic {topic}; check its spelling against lineage.yaml, or run it"
+            " once"
+        )
+    return offset_of(row)

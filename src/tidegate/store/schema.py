@@ -1,0 +1,210 @@
+"""The store's tables. A change here needs a migration and a new REVISION."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.types import TypeDecorator
+
+REVISION = "0001"
+"""The newest migration. Kept here so that opening a store of today needs no Alembic."""
+VERSION_TABLE = "tidegate_schema"
+
+
+class JsonText(TypeDecorator[Any]):
+    """JSON kept as text: the order of keys survives, on every back end."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
+        return None if value is None else orjson.dumps(value).decode()
+
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
+        return None if value is None else orjson.loads(value)
+
+
+def _text(name: str, *, nullable: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=nullable)
+
+
+def _number(name: str, *, nullable: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=nullable)
+
+
+def _json(name: str, *, nullable: bool = False) -> Column[Any]:
+    return Column(name, JsonText, nullable=nullable)
+
+
+def _stamps() -> tuple[Column[int], Column[int]]:
+    return _number("created_at"), _number("updated_at")
+
+
+metadata = MetaData()
+
+offsets = Table(
+    "offsets",
+    metadata,
+    Column("topic", Text, primary_key=True),
+    _text("destination"),
+    _number("last_pos"),
+    _number("last_id"),
+    _number("rows"),
+    _number("next_pos", nullable=True),
+    _number("next_id", nullable=True),
+    _number("run", nullable=True),
+    _text("processor"),
+    _text("state"),
+    _text("hostid"),
+    _text("execution_id", nullable=True),
+    _number("claimed_at", nullable=True),
+    _number("seq"),
+    _number("complete_to"),
+    _number("failures"),
+    _text("reason"),
+    Column("full", Boolean, nullable=False),
+    _json("versions"),
+    _number("definition_version", nullable=True),
+    # The declared block, all NULL while there is none. Its `next` stands above; its start is kept
+    # as declared, not taken from `last`.
+    _number("block_last_pos", nullable=True),
+    _number("block_last_id", nullable=True),
+    _number("block_rows", nullable=True),
+    _number("block_seq", nullable=True),
+    Column("block_full", Boolean, nullable=True),
+    _number("block_complete_to", nullable=True),
+    _number("block_definition_version", nullable=True),
+    _json("block_versions", nullable=True),
+    *_stamps(),
+    Index("offsets_destination", "destination"),
+)
+
+blocks = Table(
+    "blocks",
+    metadata,
+    # A position that was set back by hand may give a number out again: the execution tells apart.
+    Column("topic", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("execution_id", Text, primary_key=True),
+    _number("last_pos"),
+    _number("last_id"),
+    _number("next_pos"),
+    _number("next_id"),
+    _number("rows"),
+    Column("full", Boolean, nullable=False),
+    _number("complete_to"),
+    _number("definition_version"),
+    _json("versions"),
+    _number("base_version", nullable=True),
+    _number("committed_version", nullable=True),
+    *_stamps(),
+)
+
+lineage = Table(
+    "lineage",
+    metadata,
+    Column("topic", Text, primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    _json("definition"),
+    _text("user"),
+    Column("current", Boolean, nullable=False),
+    _number("removed_at", nullable=True),
+    _text("removed_by", nullable=True),
+    *_stamps(),
+)
+Index(
+    "lineage_current",
+    lineage.c.topic,
+    unique=True,
+    sqlite_where=text("current"),
+    postgresql_where=text("current"),
+)
+
+etl_executions = Table(
+    "etl_executions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _text("flow_kind"),
+    _text("flow_id"),
+    _text("topic"),
+    _number("attempt"),
+    _text("retry_of", nullable=True),
+    _text("etl_worker"),
+    _text("state"),
+    _number("assigned_at"),
+    _number("accepted_at", nullable=True),
+    _number("started_at", nullable=True),
+    _number("finished_at", nullable=True),
+    _number("cancel_requested_at", nullable=True),
+    _text("comment"),
+    _number("rows", nullable=True),
+    _json("configuration"),
+    _number("term", nullable=True),
+    _number("started_location", nullable=True),
+    *_stamps(),
+    Index("etl_executions_flow", "flow_id", "assigned_at"),
+)
+# Every end sets finished_at. The condition is on that column, not on the state, because SQLite
+# uses a partial index only for queries that repeat its condition word for word.
+Index(
+    "etl_executions_open",
+    etl_executions.c.state,
+    etl_executions.c.assigned_at,
+    sqlite_where=text("finished_at IS NULL"),
+    postgresql_where=text("finished_at IS NULL"),
+)
+
+etl_log = Table(
+    "etl_log",
+    metadata,
+    # SQLite counts up by itself only for a column called INTEGER.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    _text("topic"),
+    _number("ts"),
+    _number("rows"),
+    _number("max_id", nullable=True),
+    _number("min_ts", nullable=True),
+    _number("max_ts", nullable=True),
+    Column("max_lag", Double, nullable=True),
+    _json("nulls", nullable=True),
+    _text("query_id"),
+    _text("execution_id"),
+    *_stamps(),
+    Index("etl_log_topic", "topic", "ts"),
+)
+
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("flow_id", Text, primary_key=True),
+    _number("next_location"),
+    *_stamps(),
+)
+
+dataset_entities = Table(
+    "dataset_entities",
+    metadata,
+    Column("flow_id", Text, ForeignKey("datasets.flow_id"), primary_key=True),
+    Column("location", BigInteger, primary_key=True, autoincrement=False),
+    _text("entity_id"),
+    _text("event_type", nullable=True),
+    _number("at"),
+    _json("entity"),
+    *_stamps(),
+    Index("dataset_entities_latest", "flow_id", "entity_id", "location"),
+)

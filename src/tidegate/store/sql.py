@@ -1,0 +1,59 @@
+"""The store put together: one backend, one writer, one reader, and the nouns over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.store.backend import Backend, backend_for
+from tidegate.store.datasets import SqlDatasets
+from tidegate.store.executions import SqlExecutions
+from tidegate.store.journal import SqlJournal
+from tidegate.store.lineages import SqlLineages
+from tidegate.store.offsets import SqlOffsets
+from tidegate.store.reader import Reader
+from tidegate.store.upgrade import upgrade
+from tidegate.store.writer import Writer
+
+
+@dataclass(frozen=True)
+class SqlStore:
+    """Implements `ports.Store`."""
+
+    backend: Backend
+    reader: Reader
+    writer: Writer
+    lineages: SqlLineages
+    offsets: SqlOffsets
+    executions: SqlExecutions
+    datasets: SqlDatasets
+    journal: SqlJournal
+
+    def close(self) -> None:
+        """Write what waits and let go of the database; safe to call twice."""
+        self.writer.close()
+        self.reader.close()
+
+
+def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
+    """Open the store that a URL names, made or migrated as needed; raises StoreError.
+
+    `lock_path` is where SQLite's writers queue; beside the database when not given.
+    """
+    backend = backend_for(url, lock_path)
+    try:
+        upgrade(backend)
+    except BaseException:
+        backend.engine.dispose()
+        raise
+    reader, writer = Reader(backend), Writer(backend)
+    return SqlStore(
+        backend=backend,
+        reader=reader,
+        writer=writer,
+        lineages=SqlLineages(reader, writer),
+        offsets=SqlOffsets(reader, writer),
+        executions=SqlExecutions(reader, writer),
+        datasets=SqlDatasets(reader),
+        journal=SqlJournal(reader),
+    )

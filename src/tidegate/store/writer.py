@@ -1,0 +1,158 @@
+"""The one thread that writes: whatever waits when it is free becomes one transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tidegate.errors import StoreError
+from tidegate.store.backend import Backend
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Job:
+    closure: Callable[[Connection], Any]
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Writer:
+    """Runs closures for others and wakes them when what they wrote is durable.
+
+    A closure sees what those before it in the same transaction wrote, must not write anywhere
+    but through its connection, and must not call the writer itself.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._connection: Connection | None = None
+        self._waiting: list[_Job] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def write(self, closure: Callable[[Connection], T]) -> T:
+        """Run a closure in a transaction and give its result once that is committed."""
+        return self.submit(closure).result()
+
+    def submit(self, closure: Callable[[Connection], T]) -> Future[T]:
+        """Hand a closure over without waiting for it."""
+        job = _Job(closure)
+        with self._changed:
+            if self._closed:
+                raise StoreError("the store is closed; open it again to write to it")
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="store", daemon=True)
+                thread.start()
+                self._thread = thread
+            # From here on it can no longer be cancelled, so the thread may always answer.
+            job.future.set_running_or_notify_cancel()
+            self._waiting.append(job)
+            self._changed.notify()
+        return job.future
+
+    def close(self) -> None:
+        """Write what still waits, then end the thread and its connection."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        again: list[_Job] = []
+        while batch := again + self._take(wait=not again):
+            again = self._run(batch)
+        self._disconnect()
+
+    def _take(self, *, wait: bool) -> list[_Job]:
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+            taken, self._waiting = self._waiting, []
+        return taken
+
+    def _run(self, batch: Sequence[_Job]) -> list[_Job]:
+        """Commit a batch, wake its waiters, and give back the jobs that have to run again."""
+        try:
+            answers, again = self._transact(batch)
+        except Exception as error:  # noqa: BLE001 - a waiter that heard nothing would wait for ever
+            # All of them, also those whose closure had raised: it may have judged by what
+            # another closure of the batch had written, and that is gone now.
+            for job in batch:
+                job.future.set_exception(self._backend.explain(error))
+            return []
+        for answer in answers:
+            answer()
+        return again
+
+    def _transact(self, batch: Sequence[_Job]) -> tuple[list[Callable[[], None]], list[_Job]]:
+        answers: list[Callable[[], None]] = []
+        again: list[_Job] = []
+        with self._backend.alone():
+            try:
+                connection = self._begin()
+                for job in batch:
+                    answer = self._attempt(connection, job)
+                    if answer is None:
+                        again.append(job)
+                    else:
+                        answers.append(answer)
+                self._backend.commit(connection)
+            except BaseException:
+                # Before the next process is let in: what was begun must be gone by then.
+                self._disconnect()
+                raise
+        return answers, again
+
+    def _attempt(self, connection: Connection, job: _Job) -> Callable[[], None] | None:
+        """Run one closure in its savepoint; give what its waiter will be told, None for later."""
+        connection.exec_driver_sql("SAVEPOINT closure")
+        try:
+            result = job.closure(connection)
+        except Exception as error:  # noqa: BLE001 - it belongs to the waiter, not to this thread
+            # Raises when the whole transaction is lost, as after a full disk or a cut connection.
+            self._undo(connection, error)
+            if self._backend.should_run_again(error):
+                return None
+            failure = self._backend.explain(error) if isinstance(error, DBAPIError) else error
+            return partial(job.future.set_exception, failure)
+        connection.exec_driver_sql("RELEASE SAVEPOINT closure")
+        return partial(job.future.set_result, result)
+
+    def _undo(self, connection: Connection, error: Exception) -> None:
+        try:
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT closure")
+            connection.exec_driver_sql("RELEASE SAVEPOINT closure")
+        except SQLAlchemyError as lost:
+            # What ended the transaction says more than that there is no savepoint any more.
+            raise (error if isinstance(error, DBAPIError) else lost) from None
+
+    def _begin(self) -> Connection:
+        if self._connection is not None:
+            try:
+                self._connection.exec_driver_sql(self._backend.begin)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                # It was cut while nobody wrote, so nothing is lost by taking a new one.
+                self._disconnect()
+            else:
+                return self._connection
+        self._connection = self._backend.engine.connect()
+        self._connection.exec_driver_sql(self._backend.begin)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,1 @@
+"""One behavioural suite over every back end of the store."""

@@ -1,0 +1,60 @@
+"""One Spark for the whole test process, and projects that run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.projects import FAST_JVM, Folder
+from tidegate.cli.progress import Silence
+from tidegate.cli.project import apply_changes, changes_of
+from tidegate.engine.session import SparkHost
+from tidegate.model.lineage import select
+from tidegate.project import load_project
+from tidegate.services.foreground import Report
+from tidegate.wiring import open_parts
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
+    conf = {"spark.driver.extraJavaOptions": FAST_JVM, "spark.sql.shuffle.partitions": "2"}
+    host = SparkHost("local[2]", conf, tmp_path_factory.mktemp("spark"))
+    yield host
+    host.stop()
+
+
+@dataclass(frozen=True)
+class Shop(Folder):
+    """A project that runs in this process, on the shared Spark."""
+
+    spark: SparkHost
+
+    def run(self, *selectors: str) -> Report:
+        """Do what `tidegate run` does, without the price of another JVM."""
+        project = load_project(self.path)
+        project.require_sound()
+        with open_parts(project) as parts:
+            apply_changes(parts, changes_of(parts))
+            topics = select(project.definitions, selectors)
+            parts.holders.hold()
+            try:
+                return parts.foreground(self.spark, Silence()).run(topics)
+            finally:
+                parts.holders.release()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, spark: SparkHost) -> Iterator[Shop]:
+    yield Shop(tmp_path, spark)
+    forget_tables(spark)
+
+
+def forget_tables(spark: SparkHost) -> None:
+    """Let the next project use the same names for other tables."""
+    session = spark.fresh()
+    for database in session.catalog.listDatabases():
+        if database.name != "default":
+            session.sql(f"DROP SCHEMA `{database.name}` CASCADE")
