@@ -61,7 +61,7 @@ class Folder:
     def tidegate(
         self, *arguments: str, env: Mapping[str, str] | None = None, group: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command as a user would; in a process group of its own where it will be killed."""
+        """Run the command as a user would; in a process group of its own, to be killed with it."""
         return subprocess.run(
             [sys.executable, "-m", "tidegate", "-C", str(self.path), *arguments],
             capture_output=True,

@@ -63,7 +63,7 @@ class FlockHolders:
         if hostid == self.me or host != self._host:
             return True
         path = self._folder / f"{token}.lock"
-        if not token or not path.exists():
+        if not token.isalnum() or not path.exists():
             return _runs(pid)
         with _looked_at(path) as locked:
             return locked
@@ -111,6 +111,8 @@ def _looked_at(path: Path) -> Iterator[bool]:
 
 def _runs(pid: str) -> bool:
     """Tell whether a Tidegate process of that number runs: numbers are given out again."""
+    if not pid.isdecimal():
+        return False
     folder = Path("/proc") / pid
     try:
         state = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]

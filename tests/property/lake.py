@@ -296,7 +296,7 @@ class ModelRunner:
         definition, block = work.definition, work.block
         versions = block.versions if work.retried else {}
         read = {
-            name: self._world.tables.get(name, Table()).rows(versions.get(name))
+            name: self._world.tables[name].rows(versions.get(name))
             for name in definition.depends_on
         }
         if definition.processor is Processor.RELOAD:

@@ -122,9 +122,7 @@ def _definitions(draw: st.DrawFn, sources: Sequence[Source]) -> tuple[Definition
         tags = draw(st.sampled_from([[""], [""], ["#a", "#b"]]))
         # Of what was built last, more often than not: that makes chains.
         near = [*bases, *bases[-1:], *bases[-1:]]
-        topics = [
-            draw(_topic(f"{table}{tag}", near, others, tagged=len(tags) > 1)) for tag in tags
-        ]
+        topics = [draw(_topic(f"{table}{tag}", near, others, tagged=len(tags) > 1)) for tag in tags]
         made += topics
         others.append(table)
         if topics[0].processor is Processor.STEP:

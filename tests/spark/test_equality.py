@@ -118,7 +118,7 @@ def built(shop: Shop, case: Case) -> list[tuple[Any, ...]]:
 def expected(landed: list[dict[str, Any]], case: Case) -> list[tuple[Any, ...]]:
     if case.shape in KEYED:
         newest = {row["k"]: row for row in sorted(landed, key=lambda row: (row["pos"], row["id"]))}
-        rows = [(shown(r["pos"], case), r["id"], r["k"]) for r in newest.values()]
+        columns, rows = ["id", "k"], list(newest.values())
     else:
-        rows = [(shown(r["pos"], case), r["id"], r["k"], r["v"]) for r in landed]  # type: ignore[misc]
-    return sorted(rows, key=repr)
+        columns, rows = ["id", "k", "v"], landed
+    return sorted(((shown(r["pos"], case), *(r[c] for c in columns)) for r in rows), key=repr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from tests.projects import entries, orders
 from tests.spark.conftest import Shop
@@ -51,7 +52,7 @@ LINEAGE = entries(
 )
 
 
-def make(shop: Shop) -> list[dict[str, object]]:
+def make(shop: Shop) -> list[dict[str, Any]]:
     shop.write(
         {
             "lineage.yaml": LINEAGE,
@@ -89,10 +90,10 @@ def test_a_project_is_built_row_for_row_and_follows_new_data(shop: Shop) -> None
     assert set(again.not_due) == {"fact.orders", "fact.hours", "mart.segments"}
 
 
-def check_tables(shop: Shop, rows: list[dict[str, object]]) -> None:
+def check_tables(shop: Shop, rows: list[dict[str, Any]]) -> None:
     expected = sorted(
         (
-            (r["pos"], r["id"], r["k"], 2 * r["amount"], f"s{r['k']}" if r["k"] != 4 else None)  # type: ignore[operator]
+            (r["pos"], r["id"], r["k"], 2 * r["amount"], f"s{r['k']}" if r["k"] != 4 else None)
             for r in rows
         ),
         key=repr,
@@ -182,7 +183,7 @@ def test_the_newest_row_of_a_key_stays_and_a_deleted_one_goes(shop: Shop) -> Non
     assert not shop.run().failed
     newest = {row["k"]: row for row in rows}
     kept = sorted(
-        ((r["k"], r["id"], r["amount"]) for r in newest.values() if r["amount"] >= 0),  # type: ignore[operator]
+        ((r["k"], r["id"], r["amount"]) for r in newest.values() if r["amount"] >= 0),
         key=repr,
     )
     assert shop.rows("fact.latest", "k", "id", "amount") == kept

@@ -54,14 +54,14 @@ def main() -> None:
             app(args=arguments, prog_name="tidegate")
         finally:
             sys.stdout.flush()
-    except SystemExit as end:
+    except (SystemExit, BrokenPipeError) as end:
+        if isinstance(end, BrokenPipeError) or isinstance(end.__context__, BrokenPipeError):
+            # Somebody closed the pipe, as `| head` does: that is no failure of ours.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(0)
         if end.code == _INTERRUPTED:
             complain("interrupted; the next run goes on from here")
         raise
-    except BrokenPipeError:
-        # Somebody closed the pipe, as `| head` does: that is no failure of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:  # noqa: BLE001  (the last place where it can become a sentence)
         if debug:
             traceback.print_exc()

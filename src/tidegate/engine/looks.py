@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ _BOOKKEEPING = frozenset(
     | {"COMPUTE STATS", "CLUSTER BY", "REORG", "UPGRADE PROTOCOL", "FSCK", "ADD FEATURE"}
 )
 """Operations that leave a table's rows as they were."""
+_RECENT = 20
+_INTEGERS = frozenset({"long", "integer", "short", "byte"})
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Tables:
         seq = found.transaction_version(app_id(definition.topic)) if found else None
         if found is None or seq is None:
             return Recorded(0)
-        for commit in found.history():
+        for commit in _commits(found):
             written = _our_metadata(commit)
             if written.get("topic") == definition.topic and written.get("seq") == seq:
                 return Recorded(
@@ -145,15 +147,16 @@ def position_columns(found: DeltaTable, pos: str, id: str) -> PositionColumns | 
     pos_field, id_field = by_name.get(pos.lower()), by_name.get(id.lower())
     if pos_field is None or id_field is None:
         return None
-    kinds = {"long": "bigint", "integer": "bigint", "short": "bigint", "byte": "bigint"}
-    kinds |= {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz"}
-    kind = kinds.get(str(getattr(pos_field.type, "type", "")))
-    return None if kind is None else PositionColumns(pos_field.name, id_field.name, kind)
+    pos_type, id_type = (str(getattr(field.type, "type", "")) for field in (pos_field, id_field))
+    kind = "bigint" if pos_type in _INTEGERS else pos_type
+    if kind not in ("bigint", "timestamp", "timestamp_ntz") or id_type not in _INTEGERS:
+        return None
+    return PositionColumns(pos_field.name, id_field.name, kind)
 
 
 def statistics(found: DeltaTable, columns: PositionColumns) -> list[FileStatistics]:
     """Read file statistics from the log; files without a single position are left out."""
-    actions = pa.table(found.get_add_actions(flatten=True))
+    actions = _arrow(found.get_add_actions(flatten=True))
     if actions.num_rows == 0:
         return []
     deleted = _files_with_deletions(found)
@@ -179,6 +182,11 @@ def statistics(found: DeltaTable, columns: PositionColumns) -> list[FileStatisti
     return files
 
 
+def _arrow(stream: Any) -> pa.Table:
+    """Take a table over from the reader of the log; `pa.table()` would import pandas for it."""
+    return pa.RecordBatchReader.from_stream(stream).read_all()
+
+
 def _column(actions: pa.Table, name: str) -> pa.ChunkedArray:
     if name in actions.column_names:
         return actions.column(name)
@@ -197,8 +205,8 @@ def _milliseconds(values: pa.ChunkedArray) -> list[int | None]:
 def _files_with_deletions(found: DeltaTable) -> list[str]:
     if "deletionVectors" not in (found.protocol().reader_features or ()):
         return []
-    vectors = pa.RecordBatchReader.from_stream(found.deletion_vectors())
-    return [path.rpartition("/")[2] for batch in vectors for path in batch["filepath"].to_pylist()]
+    vectors = _arrow(found.deletion_vectors())
+    return [path.rpartition("/")[2] for path in vectors.column("filepath").to_pylist()]
 
 
 def _newest(found: DeltaTable, columns: PositionColumns) -> Position | None:
@@ -232,7 +240,7 @@ def _first_pos_after(found: DeltaTable, columns: PositionColumns, last: Position
 
 def _ask(found: DeltaTable, columns: PositionColumns, query: str) -> int | None:
     text = query.format(pos=_quoted(columns.pos), id=_quoted(columns.id))
-    answer = pa.table(QueryBuilder().register("t", found).execute(text).read_all())
+    answer = _arrow(QueryBuilder().register("t", found).execute(text).read_all())
     value = answer.column(0)[0].as_py() if answer.num_rows else None
     return None if value is None else int(value)
 
@@ -258,8 +266,16 @@ def _within(columns: PositionColumns, low: int, high: int | None) -> str:
     return f"({{pos}} >= arrow_cast({low * 1000}, '{kind}'){upper})"
 
 
+def _commits(found: DeltaTable) -> Iterator[Mapping[str, Any]]:
+    """Go through a table's commits, the newest first; most who ask want one of the last few."""
+    recent = found.history(_RECENT)
+    yield from recent
+    if len(recent) == _RECENT:
+        yield from found.history()[_RECENT:]
+
+
 def _data_version(found: DeltaTable) -> int:
-    for commit in found.history():
+    for commit in _commits(found):
         if commit.get("operation") not in _BOOKKEEPING and _rows_changed(commit):
             return int(commit["version"])
     # Everything else was trimmed from the log: other data cannot be ruled out before this.

@@ -80,7 +80,7 @@ class SparkHost:
 
     def _classic(self) -> SparkSession:
 
-        os.environ.setdefault("JAVA_HOME", str(find_java().resolve().parent.parent))
+        os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if self._master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

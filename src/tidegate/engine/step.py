@@ -68,23 +68,21 @@ def newest_of_each_key(rows: DataFrame, definition: Definition) -> DataFrame:
 
 def merge_sql(definition: Definition, path: str) -> str:
     """Write the MERGE of a block into its table."""
+    table = path.replace("`", "``")
     same_key = " AND ".join(f"old.`{key}` <=> new.`{key}`" for key in definition.keys)
     pos, id = f"`{definition.pos}`", f"`{definition.id}`"
     not_older = f"(new.{pos} > old.{pos} OR (new.{pos} = old.{pos} AND new.{id} >= old.{id}))"
-    gone = "new.__tidegate_gone" if definition.deleted else ""
-    source = "__tidegate_block"
-    if definition.deleted:
-        flag = f"coalesce(({definition.deleted}), false) AS __tidegate_gone"
-        source = f"(SELECT *, {flag} FROM __tidegate_block)"
-    return "\n".join(
-        line
-        for line in (
-            f"MERGE INTO delta.`{path}` AS old USING {source} AS new ON {same_key}",
-            f"WHEN MATCHED AND {gone} AND {not_older} THEN DELETE" if gone else "",
-            f"WHEN MATCHED AND {not_older} THEN UPDATE SET *",
-            f"WHEN NOT MATCHED AND NOT {gone} THEN INSERT *"
-            if gone
-            else "WHEN NOT MATCHED THEN INSERT *",
+    if not definition.deleted:
+        return (
+            f"MERGE INTO delta.`{table}` AS old USING __tidegate_block AS new ON {same_key}"
+            f" WHEN MATCHED AND {not_older} THEN UPDATE SET *"
+            " WHEN NOT MATCHED THEN INSERT *"
         )
-        if line
+    flag = f"coalesce(({definition.deleted}), false) AS __tidegate_gone"
+    return (
+        f"MERGE INTO delta.`{table}` AS old"
+        f" USING (SELECT *, {flag} FROM __tidegate_block) AS new ON {same_key}"
+        f" WHEN MATCHED AND new.__tidegate_gone AND {not_older} THEN DELETE"
+        f" WHEN MATCHED AND {not_older} THEN UPDATE SET *"
+        " WHEN NOT MATCHED AND NOT new.__tidegate_gone THEN INSERT *"
     )

@@ -16,7 +16,6 @@ from tidegate.model.lineage import Definition, Processor
 from tidegate.model.statements import statement_tables, statements
 from tidegate.model.viewtext import pinned, read_view, tables_read, typed, typed_statement
 
-
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE"})
 
 

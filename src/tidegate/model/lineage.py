@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -259,20 +259,28 @@ def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> s
 
 
 def _upstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
-    found = set(topics)
-    while True:
-        tables = {table for topic in found for table in definitions[topic].listed}
-        more = {topic for topic, d in definitions.items() if d.table in tables} - found
-        if not more:
-            return found
-        found |= more
+    builders: dict[str, set[str]] = {}
+    for topic, definition in definitions.items():
+        builders.setdefault(definition.table, set()).add(topic)
+    return _follow(topics, lambda topic: _united(builders, definitions[topic].listed))
 
 
 def _downstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
-    found = set(topics)
-    while True:
-        tables = {definitions[topic].table for topic in found}
-        more = {topic for topic, d in definitions.items() if tables & set(d.listed)} - found
-        if not more:
-            return found
+    readers: dict[str, set[str]] = {}
+    for topic, definition in definitions.items():
+        for table in definition.listed:
+            readers.setdefault(table, set()).add(topic)
+    return _follow(topics, lambda topic: _united(readers, [definitions[topic].table]))
+
+
+def _united(topics_of: Mapping[str, set[str]], tables: Iterable[str]) -> set[str]:
+    return {topic for table in tables for topic in topics_of.get(table, ())}
+
+
+def _follow(topics: set[str], next_to: Callable[[str], set[str]]) -> set[str]:
+    found, waiting = set(topics), list(topics)
+    while waiting:
+        more = next_to(waiting.pop()) - found
         found |= more
+        waiting += more
+    return found

@@ -28,7 +28,7 @@ from tidegate.model.position import GREATEST, START, Position, before, rfc3339
 LONGEST_BACKOFF = 5 * MINUTE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Look:
     """What was seen of a table in the lake at one time."""
 
@@ -44,7 +44,7 @@ class Look:
     """The last version that brought other data: compaction and the like left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """What lies in the base table beyond a topic's last position."""
 
@@ -54,7 +54,7 @@ class Ahead:
     """About how many there are, by the files' statistics."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that a plan looks at."""
 
@@ -73,7 +73,7 @@ class Facts:
     """Asked for by a person: neither `repeat` nor the wait after a failure counts."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TableState:
     """C and F of a table, and who is to blame for them."""
 
@@ -86,7 +86,7 @@ class TableState:
     """The topic with the least C, where topics build the table."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the plan says of one topic."""
 
@@ -102,7 +102,7 @@ class Verdict:
     rows_ahead: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The verdicts in the order of dependence, and the state of every table."""
 
@@ -261,14 +261,10 @@ def _missing(
     definition: Definition, tables: Mapping[str, TableState], facts: Facts
 ) -> Verdict | None:
     """Judge a topic that lacks a dependency: it waits for a new one, a lost one is a fault."""
-    gone = [table for table in definition.depends_on if not tables[table].exists]
+    gone = [t for t in definition.depends_on if not tables[t].exists and not tables[t].by]
     if not gone:
         return None
     complete_to = _stored(definition, facts).complete_to
-    unbuilt = [table for table in gone if tables[table].by]
-    if unbuilt:
-        why = f"waits for {unbuilt[0]}, which is not built yet"
-        return Verdict(definition.topic, False, why, complete_to, unbuilt[0])
     lost = [table for table in gone if table in facts.offsets]
     if lost:
         why = f"{lost[0]} is gone from the lake; put it back, or take it out of depends_on"
@@ -276,6 +272,17 @@ def _missing(
     declared = gone[0] in facts.definitions
     why = f"waits for {gone[0]}, which is not in the lake yet"
     return Verdict(definition.topic, False, why, complete_to, gone[0], broken=not declared)
+
+
+def _unbuilt(
+    definition: Definition, tables: Mapping[str, TableState], complete_to: int
+) -> Verdict | None:
+    """Judge a topic that could run, but for a table that had no row yet and so is not there."""
+    for table in definition.depends_on:
+        if not tables[table].exists:
+            why = f"waits for {table}, which is not built yet"
+            return Verdict(definition.topic, False, why, complete_to, table)
+    return None
 
 
 def _stored(definition: Definition, facts: Facts) -> Offset:
@@ -311,7 +318,7 @@ def _step(
     limit = min(base.frontier, before(bound))
     if limit > reached and first < bound and before(first) < base.frontier:
         limits = Limits(facts.now, base.frontier, bound, min(bound, base.complete_to))
-        return Verdict(
+        return _unbuilt(definition, tables, complete_to) or Verdict(
             offset.topic, True, "due: new rows", complete_to, limits=limits, rows_ahead=rows
         )
     why, by = _held(definition, tables, facts.now, slowest)
@@ -392,7 +399,9 @@ def _reload(
     limits = Limits(facts.now, before(complete_to), complete_to, complete_to)
     reason = _changed(definition, offset, facts)
     if reason:
-        return Verdict(offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits)
+        return _unbuilt(definition, tables, offset.complete_to) or Verdict(
+            offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits
+        )
     by = slowest if slowest and tables[slowest].complete_to <= complete_to else None
     why = "up to date: nothing that it reads has changed"
     if offset.run is not None:

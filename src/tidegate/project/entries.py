@@ -19,6 +19,7 @@ _MOST_VALUES = 1_000_000
 """Aliases can make a small file explode into a large one."""
 _DEEPEST = 30
 _LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_NULL = "tag:yaml.org,2002:null"
 _COLUMN = re.compile(r"[^`\x00-\x1f]{1,255}")
 
 
@@ -65,7 +66,7 @@ def read_entries(path: Path, shown: str) -> tuple[list[Entry], list[Problem]]:
         return [], [Problem(shown, 0, "", f"is not valid YAML: {str(error).splitlines()[0]}")]
     except OSError as error:
         return [], [Problem(shown, 0, "", f"cannot be read: {error.strerror}")]
-    if root is None:
+    if root is None or root.tag == _NULL:
         return [], []
     if not isinstance(root, yaml.SequenceNode):
         message = "must be a list of entries, each beginning with `- table: db.table`"
@@ -124,7 +125,7 @@ class _Reader:
             return self._mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.plain(item, depth + 1) for item in node.value]
-        if node.tag == "tag:yaml.org,2002:null":
+        if node.tag == _NULL:
             return None
         return str(node.value)
 

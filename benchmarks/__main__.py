@@ -1,0 +1,5 @@
+"""`python -m benchmarks`: every benchmark there is."""
+
+from benchmarks.step import main
+
+main()

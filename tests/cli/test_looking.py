@@ -1,0 +1,86 @@
+"""`lag` and `why`: how fresh every table is, and what keeps it from being fresher."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import LINEAGE, Cli, Shop
+from tests.contract.scenes import claimed
+
+WITHOUT_SOURCE = LINEAGE[LINEAGE.index("- table: fact.orders") :]
+SHAPE = {
+    *("topic", "processor", "state", "due", "last", "next", "complete_to", "lag_seconds"),
+    *("rows", "run", "hostid", "held_back_by", "why"),
+}
+
+
+@pytest.mark.usefixtures("landed")
+def test_lag_has_a_row_for_every_topic_in_the_order_of_dependence(cli: Cli) -> None:
+    rows = cli("lag", "--json").json()
+    assert [row["topic"] for row in rows] == ["fact.orders", "fact.hours"]
+    assert all(set(row) == SHAPE for row in rows)
+    first = rows[0]
+    assert (first["due"], first["state"], first["processor"]) == (True, "NEW", "step")
+    assert (first["last"], first["next"]) == ([0, -1], None)
+
+
+@pytest.mark.usefixtures("landed")
+def test_lag_is_a_table_for_people(cli: Cli) -> None:
+    heading, first, second = cli("lag").out.splitlines()
+    assert heading.split()[:3] == ["topic", "processor", "state"]
+    assert first.startswith("fact.orders")
+    assert second.startswith("fact.hours")
+
+
+def test_looking_applies_and_moves_nothing(cli: Cli, landed: Shop) -> None:
+    cli("lag")
+    cli("why", "fact.orders")
+    with landed.store() as store:
+        assert store.offsets.all() == {}
+        assert store.lineages.current() == {}
+
+
+def test_a_project_without_topics_has_no_lag(cli: Cli, shop: Shop) -> None:
+    shop.write({"lineage.yaml": ""})
+    assert cli("lag", "--json").json() == []
+    assert cli("lag").out.startswith("The project has no topics yet")
+
+
+def test_why_names_the_table_at_fault_down_the_chain(cli: Cli, landed: Shop) -> None:
+    # Without its entry, stage.customers is complete to its newest row alone.
+    landed.write({"lineage.yaml": WITHOUT_SOURCE})
+    told = cli("why", "fact.orders", "--json").json()
+    assert set(told) == {"topic", "due", "why", "chain"}
+    assert told["due"] is False
+    assert told["why"].startswith("held back by stage.customers, complete to 1970-01-01T00:00:00")
+    assert [link["topic"] for link in told["chain"]] == ["fact.orders", "stage.customers"]
+    assert all(set(link) == {"topic", "complete_to", "behind_seconds"} for link in told["chain"])
+    first, *chain = cli("why", "fact.orders").out.splitlines()
+    assert first.startswith("fact.orders: held back by stage.customers")
+    assert [line.split()[0] for line in chain] == ["fact.orders", "└"]
+
+
+def test_why_tells_who_holds_a_topic(cli: Cli, landed: Shop) -> None:
+    with landed.store() as store:
+        claimed(store, "e-1", host="elsewhere:1:abc")
+    told = cli("why", "fact.orders", "--json").json()
+    assert told["due"] is False
+    assert told["why"].startswith("held by elsewhere:1:abc since 2023-11-14T22:13:20")
+
+
+@pytest.mark.usefixtures("landed")
+@pytest.mark.parametrize("topic", ["fact.nothing", "stage.customers", "Fact.Orders", ""])
+def test_why_of_what_is_not_built_is_refused(cli: Cli, topic: str) -> None:
+    answer = cli("why", topic, "--json")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.sentence == (
+        f"there is no topic {topic!r} to build; there are: fact.orders, fact.hours"
+    )
+
+
+def test_a_table_that_is_broken_is_a_failure_in_a_sentence(cli: Cli, landed: Shop) -> None:
+    log = landed.table("stage.orders") / "_delta_log" / "00000000000000000000.json"
+    log.write_text("not a log")
+    answer = cli("lag", "--json")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.sentence.startswith("stage.orders at ")
