@@ -32,22 +32,47 @@ from tidegate.project import load_project
 from tidegate.wiring import Parts, open_parts
 
 CUSTOMERS = 20_000
-COLUMNS = ("rows", "repeats", "bare s", "ours s", "of it the block s", "ratio", "difference s")
+COLUMNS = ("rows", "repeats", "measured", "bare s", "ours s", "ratio", "difference s")
+
+
+@dataclass
+class Seconds:
+    """What each turn took, by the clock and of the JVM's processor time.
+
+    On a machine that others use too, only the second says much.
+    """
+
+    clock: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Time what is done meanwhile."""
+        clock, processor = time.perf_counter(), _processor_seconds()
+        yield
+        self.clock.append(time.perf_counter() - clock)
+        self.processor.append(_processor_seconds() - processor)
 
 
 @dataclass
 class Times:
-    """Seconds of each repeat."""
+    """Both sides of a comparison."""
 
-    bare: list[float] = field(default_factory=list)
-    ours: list[float] = field(default_factory=list)
-    block: list[float] = field(default_factory=list)
+    bare: Seconds = field(default_factory=Seconds)
+    ours: Seconds = field(default_factory=Seconds)
 
-    def row(self, rows: int) -> tuple[object, ...]:
-        bare, ours = statistics.median(self.bare), statistics.median(self.ours)
-        apart = [mine - plain for mine, plain in zip(self.ours, self.bare, strict=True)]
-        block = statistics.median(self.block)
-        return rows, len(self.bare), bare, ours, block, ours / bare, statistics.median(apart)
+    def lines(self, rows: int) -> list[tuple[object, ...]]:
+        return [
+            self._line(rows, "clock", self.bare.clock, self.ours.clock),
+            self._line(rows, "processor", self.bare.processor, self.ours.processor),
+        ]
+
+    def _line(
+        self, rows: int, measured: str, bare: list[float], ours: list[float]
+    ) -> tuple[object, ...]:
+        apart = statistics.median(mine - plain for mine, plain in zip(ours, bare, strict=True))
+        plain, mine = statistics.median(bare), statistics.median(ours)
+        return rows, len(bare), measured, plain, mine, mine / plain, apart
 
 
 class Bench:
@@ -94,19 +119,17 @@ class Bench:
         self._landed += rows
 
     def _ours(self, rows: int, times: Times) -> None:
-        with _timed(times.ours):
+        with times.ours.turn():
             foreground = self._parts.foreground(self._spark, Silence())
             report = foreground.run([f"ours.{self._name}"])
         (execution,) = report.executions
         if execution.state is not ExecutionState.FINISHED or execution.rows != rows:
             raise SystemExit(f"{execution.topic} is {execution.state}: {execution.comment}")
-        started, finished = execution.started_at or 0, execution.finished_at or 0
-        times.block.append((finished - started) / 1000)
 
     def _bare(self, rows: int, times: Times) -> None:
         self._seq += 1
         low, high = self._start + self._landed - rows, self._start + self._landed
-        with _timed(times.bare):
+        with times.bare.turn():
             orders = self._read(f"stage.{self._name}_bare").alias("o")
             customers = self._read("stage.customers").alias("c")
             joined = orders.where(f"pos >= {low} AND pos < {high}").join(
@@ -151,12 +174,12 @@ def main() -> None:
             session = spark.fresh()
             large, small, planned = (Bench(name, parts, spark, session) for name in names)
             large.land_customers()
-            measured = []
+            measured: list[tuple[object, ...]] = []
             for bench, rows, repeats in (
                 (large, arguments.large, max(3, arguments.repeats // 2)),
                 (small, arguments.small, arguments.repeats),
             ):
-                measured.append(bench.measure(rows, repeats).row(rows))
+                measured += bench.measure(rows, repeats).lines(rows)
                 bench.require_equal()
             print("\nA Step and the same work by hand, medians")
             print_table(COLUMNS, measured, empty="")
@@ -203,19 +226,22 @@ def write_project(folder: Path, names: tuple[str, ...]) -> None:
     (folder / "lineage.yaml").write_text("".join(entries))
 
 
-@contextmanager
-def _timed(seconds: list[float]) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - start)
-
-
 def _median(work: Callable[[], object], repeats: int) -> float:
-    seconds: list[float] = []
+    seconds = Seconds()
     for _ in range(repeats):
-        with _timed(seconds):
+        with seconds.turn():
             work()
-    return statistics.median(seconds)
+    return statistics.median(seconds.clock)
+
+
+def _processor_seconds() -> float:
+    """Give the processor time that this process's children, so its JVM, have used."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ticks = 0
+    for child in children:
+        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _memory() -> float:

@@ -15,7 +15,7 @@ from tidegate.model.blocks import Cut, FileStatistics, Found, find_block, unknow
 from tidegate.model.execution import Block, Execution, Measures, Outcome, Work
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Ahead, Look
-from tidegate.model.position import Position, before
+from tidegate.model.position import GREATEST, Position, before
 from tidegate.ports import Recorded
 
 
@@ -58,9 +58,13 @@ class File:
             return unknown(len(self.rows))
         poses = [row.pos for row in self.rows]
         ids = [row.id for row in self.rows]
-        return FileStatistics(
-            len(self.rows), min(poses), max(poses), min(ids), max(ids), self.kind == "exact"
-        )
+        if self.kind == "exact":
+            return FileStatistics(
+                len(self.rows), min(poses), max(poses), min(ids), max(ids), exact=True
+            )
+        # Two rows were deleted since: the log still counts them, and they were the outermost.
+        low, high = max(min(poses) - 1, 0), min(max(poses) + 1, GREATEST)
+        return FileStatistics(len(self.rows) + 2, low, high, min(ids), max(ids), exact=False)
 
 
 @dataclass
@@ -89,7 +93,8 @@ class Table:
                 file.removed = self.version
         if rows or overwrite:
             self.data_version = self.version
-        if rows:
+        # A table without a position is joined, not passed on: its rows play no part here.
+        if rows and self.positioned:
             self.files.append(File(tuple(rows), self.version, kind=kind))
 
 

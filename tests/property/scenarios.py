@@ -96,7 +96,7 @@ def _source(draw: st.DrawFn, table: str, *, positioned: bool) -> Source:
 def _topic(
     draw: st.DrawFn, topic: str, bases: Sequence[str], others: Sequence[str], *, tagged: bool
 ) -> Definition:
-    reload = not tagged and draw(st.integers(0, 5)) == 0
+    reload = not tagged and draw(st.integers(0, 3)) == 0
     base = draw(st.sampled_from(bases))
     more = draw(st.lists(st.sampled_from(others), max_size=2, unique=True))
     twist = draw(st.sampled_from(["", "", "drop", "twice"]))

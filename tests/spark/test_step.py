@@ -173,7 +173,7 @@ def test_the_newest_row_of_a_key_stays_and_a_deleted_one_goes(shop: Shop) -> Non
     )
     view = "SELECT pos, id, k, amount FROM stage.orders WHERE block(pos, id)"
     shop.write({"lineage.yaml": lineage, "views/latest.sql": view})
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"pos": n // 2, "id": n, "k": None if n % 7 == 0 else n % 3, "amount": float(n)}
         for n in range(20)
     ]

@@ -122,3 +122,16 @@ def test_a_table_that_was_deleted_is_not_filled_with_a_hole(shop: Shop) -> None:
     shop.tidegate("offsets", "set", "fact.good", "--last", "0,-1", "--force")
     assert not shop.run().failed
     assert len(shop.rows("fact.good", "id")) == 12
+
+
+def test_rows_without_a_position_are_counted_and_never_read(shop: Shop) -> None:
+    shop.write({"lineage.yaml": entries(GOOD), "views/good.sql": GOOD_VIEW})
+    rows = orders((n, n) for n in range(10))
+    rows[3]["pos"] = rows[5]["id"] = rows[9]["id"] = None
+    shop.land("stage.orders", rows)
+    report = shop.run()
+    assert not report.failed
+    assert "3 rows without pos or id are never read" in report.not_due["fact.good"]
+    assert len(shop.rows("fact.good", "id")) == 7
+    offset = shop.json("offsets", "show", "fact.good")[0]
+    assert (offset["last_pos"], offset["last_id"], offset["rows"]) == (8, 8, 7)

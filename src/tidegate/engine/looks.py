@@ -83,8 +83,14 @@ class Tables:
         columns = position_columns(found, pos, id)
         if columns is None:
             return Look(table, at, positioned=False, version=version, data_version=changed)
-        newest = _newest(found, columns)
-        return Look(table, at, newest=newest, version=version, data_version=changed)
+        return Look(
+            table,
+            at,
+            newest=_newest(found, columns),
+            unread=_unread(found, columns),
+            version=version,
+            data_version=changed,
+        )
 
     def columns(self, table: str, pos: str, id: str) -> PositionColumns | None:
         """Tell which columns carry the position of a table; None without table or columns."""
@@ -227,6 +233,16 @@ def _newest(found: DeltaTable, columns: PositionColumns) -> Position | None:
     # The greatest id of a file need not be that of its greatest pos: look at that millisecond.
     greatest = _ask(found, columns, f"SELECT max({{id}}) FROM t WHERE {_within(columns, top, top)}")
     return None if greatest is None else Position(top, greatest)
+
+
+def _unread(found: DeltaTable, columns: PositionColumns) -> int:
+    """Count the rows that have no position; only a table with such a row is asked."""
+    actions = _arrow(found.get_add_actions(flatten=True))
+    names = (f"null_count.{columns.pos}", f"null_count.{columns.id}")
+    if not any(pc.sum(_column(actions, name).cast(pa.int64())).as_py() for name in names):
+        return 0
+    query = "SELECT count(*) FROM t WHERE {pos} IS NULL OR {id} IS NULL"
+    return _ask(found, columns, query) or 0
 
 
 def _first_pos_after(found: DeltaTable, columns: PositionColumns, last: Position) -> int | None:

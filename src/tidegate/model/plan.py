@@ -39,6 +39,8 @@ class Look:
     """It has the columns that carry a position."""
     newest: Position | None = None
     """Its greatest position; None when it holds no row."""
+    unread: int = 0
+    """Rows without pos or id: nobody can tell where they belong."""
     version: int = -1
     data_version: int = -1
     """The last version that brought other data: compaction and the like left out."""
@@ -82,6 +84,7 @@ class TableState:
     newest: Position | None
     exists: bool = True
     positioned: bool = True
+    unread: int = 0
     by: str = ""
     """The topic with the least C, where topics build the table."""
 
@@ -174,10 +177,10 @@ def _landed(table: str, facts: Facts) -> TableState:
     delay = source.delay if source else None
     if delay is not None:
         complete_to = max(known.complete_to, looked_at - delay)
-        return TableState(complete_to, before(complete_to), look.newest)
+        return TableState(complete_to, before(complete_to), look.newest, unread=look.unread)
     newest = max(known.last, look.newest or START)
     complete_to = max(known.complete_to, min(newest.pos, facts.now))
-    return TableState(complete_to, newest, look.newest)
+    return TableState(complete_to, newest, look.newest, unread=look.unread)
 
 
 def _built(topics: list[tuple[Verdict, Offset]]) -> TableState:
@@ -380,6 +383,9 @@ def _fresh(
         why = f"{definition.base} holds no rows yet"
     else:
         why = f"up to date: no rows of {definition.base} after {rfc3339(base.newest.pos)}"
+    if base.unread:
+        columns = f"{definition.base_pos} or {definition.base_id}"
+        why += f"; {base.unread} rows without {columns} are never read"
     return Verdict(offset.topic, False, why, complete_to, by)
 
 
