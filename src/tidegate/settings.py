@@ -21,6 +21,8 @@ from pydantic_settings import (
 from tidegate.errors import Problem, ProjectError
 
 FILE = "tidegate.toml"
+_NOT_IN_A_PATH = frozenset('%#?\\[]{}*`"<>|^')
+"""Signs that mean something else in a URL or in a pattern of files."""
 _PREFIX = "TIDEGATE__"
 
 
@@ -141,9 +143,21 @@ def load_settings(folder: Path) -> Settings:
         # A variable of the environment that is not the JSON that its field wants.
         found = [_not_json(error)]
         raise ProjectError([*unknown, *found]) from None
-    if unknown:
-        raise ProjectError(unknown)
+    wrong = [*unknown, *_unreadable_lake(settings, text)]
+    if wrong:
+        raise ProjectError(wrong)
     return settings
+
+
+def _unreadable_lake(settings: Settings, text: str) -> list[Problem]:
+    """Refuse a folder whose name the two readers of Delta tables would take differently."""
+    path = settings.lake_path
+    odd = sorted({sign for sign in path if sign in _NOT_IN_A_PATH or not sign.isprintable()})
+    if "://" in path or not odd:
+        return []
+    signs = " ".join(odd)
+    message = f"{path} holds {signs}, which cannot stand in the path of a Delta table; rename it"
+    return [Problem(FILE, _line_of(["lake", "path"], text), "lake.path", message)]
 
 
 def _parsed(text: str) -> dict[str, Any]:

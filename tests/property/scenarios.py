@@ -17,6 +17,9 @@ END = 1_000_000
 """Later than every row: then the writers close their tables."""
 CLOSING = "closing"
 
+# The first of a list is what an example shrinks to, and what the generator likes best: so the usual
+# comes first, and the rare cases are not the smallest ones.
+_FILES = st.sampled_from([3, 4, 5, 6, 2, 1, 0])
 _IDS = st.one_of(st.integers(0, 9), st.sampled_from([GREATEST, GREATEST - 1, 2**40]))
 
 
@@ -55,7 +58,7 @@ def _in_order(draw: st.DrawFn, table: str) -> tuple[Arrival, ...]:
     """Rows whose positions only grow from commit to commit, late or ahead of time."""
     arrivals: list[Arrival] = []
     time, at = BEGIN, Position(BEGIN - draw(st.integers(0, 20)), -1)
-    for number in range(draw(st.integers(0, 6))):
+    for number in range(draw(_FILES)):
         time += draw(st.integers(0, 15))
         rows: list[Row] = []
         for _ in range(draw(st.integers(1, 4))):
@@ -75,7 +78,7 @@ def _in_order(draw: st.DrawFn, table: str) -> tuple[Arrival, ...]:
 def _with_delay(draw: st.DrawFn, table: str, delay: int) -> tuple[Arrival, ...]:
     """Rows in any order, none later than the delay."""
     arrivals: list[Arrival] = []
-    for number in range(draw(st.integers(0, 6))):
+    for number in range(draw(_FILES)):
         time = BEGIN + draw(st.integers(0, 60))
         poses = draw(st.lists(st.integers(time - delay, time + 5), min_size=1, max_size=4))
         rows = tuple(
@@ -96,7 +99,7 @@ def _source(draw: st.DrawFn, table: str, *, positioned: bool) -> Source:
 def _topic(
     draw: st.DrawFn, topic: str, bases: Sequence[str], others: Sequence[str], *, tagged: bool
 ) -> Definition:
-    reload = not tagged and draw(st.integers(0, 3)) == 0
+    reload = not tagged and draw(st.sampled_from([False, False, True, False]))
     base = draw(st.sampled_from(bases))
     more = draw(st.lists(st.sampled_from(others), max_size=2, unique=True))
     twist = draw(st.sampled_from(["", "", "drop", "twice"]))
@@ -117,9 +120,9 @@ def _definitions(draw: st.DrawFn, sources: Sequence[Source]) -> tuple[Definition
     bases = [source.table for source in sources if source.positioned]
     others = [source.table for source in sources]
     made = [Definition(s.table, Processor.SOURCE, delay=s.delay) for s in sources]
-    for number in range(draw(st.integers(1, 4))):
+    for number in range(draw(st.sampled_from([3, 2, 4, 1]))):
         table = f"fact.t{number}"
-        tags = draw(st.sampled_from([[""], [""], ["#a", "#b"]]))
+        tags = draw(st.sampled_from([[""], ["#a", "#b"], [""]]))
         # Of what was built last, more often than not: that makes chains.
         near = [*bases, *bases[-1:], *bases[-1:]]
         topics = [draw(_topic(f"{table}{tag}", near, others, tagged=len(tags) > 1)) for tag in tags]
@@ -132,7 +135,7 @@ def _definitions(draw: st.DrawFn, sources: Sequence[Source]) -> tuple[Definition
 
 @st.composite
 def scenarios(draw: st.DrawFn, *, deadly: bool) -> Scenario:
-    count = draw(st.integers(1, 3))
+    count = draw(st.sampled_from([2, 3, 1]))
     sources = tuple(
         draw(_source(f"stage.s{number}", positioned=number == 0 or draw(st.integers(0, 4)) > 0))
         for number in range(count)
@@ -147,7 +150,7 @@ def scenarios(draw: st.DrawFn, *, deadly: bool) -> Scenario:
         definitions,
         tuple(draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))),
         tuple(draw(st.lists(st.integers(0, 3), max_size=60))),
-        tuple(draw(st.lists(move, min_size=1, max_size=6))),
+        tuple(draw(st.lists(move, min_size=3, max_size=6))),
     )
 
 

@@ -106,9 +106,7 @@ class Play:
         """Let the writers finish, and run everything once more: then no row may be missing."""
         self.world.advance(max(self.world.last_arrival - self.world.now, 0) + 1)
         for source in self.scenario.sources:
-            if source.positioned and source.delay is None:
-                self.world.land(source.table, [Row(END, 0, f"{CLOSING} {source.table}")])
-            self.world.tables.setdefault(source.table, Table())
+            self.world.land(source.table, [Row(END, 1, f"{CLOSING} {source.table}")])
         self.world.advance(2 * END)
         everything = frozenset(d.topic for d in (*self.steps, *self.reloads))
         self.run(Move(0, everything))

@@ -187,3 +187,18 @@ class TestEnvironment:
         monkeypatch.setenv("TIDEGATE_PROJECT", "/x")
         monkeypatch.setenv("TIDEGATE_CACHE", "/y")
         assert _load(tmp_path, "").folder == tmp_path
+
+
+@pytest.mark.parametrize("name", ["a%20b", "#1", "q?x", "[x]", "a*b", "ba`ck", "a\\b", "a\tb"])
+def test_a_folder_that_readers_of_delta_would_take_differently_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "tidegate.toml").write_text("")
+    with pytest.raises(ProjectError) as refused:
+        load_settings(folder)
+    assert refused.value.problems[0].field == "lake.path"
+    elsewhere = tmp_path / "it's a lake, ü & (more)"
+    (folder / "tidegate.toml").write_text(f'[lake]\npath = "{elsewhere}"\n')
+    assert load_settings(folder).lake_path == str(elsewhere)
