@@ -133,13 +133,19 @@ def demonstrate(folder: Path, orders: int) -> None:
         print_built(parts, plan, rows)
         print(f"\nEvery table holds each of the {sum(shop.landed.values()):,} landed rows once.")
     show.headline(f"Next: read {_short(folder)}/lineage.yaml, then try")
-    for arguments, what in (
-        ("lag", "how fresh every table is, and why not fresher"),
-        ("etl-log fact.orders", "what each block measured of its own rows"),
-        ("why mart.segments", "the chain down to the source"),
-    ):
-        command = f"{_command(folder)} {arguments}"
-        print(f"  {command:<55} # {what}")
+    print_next(folder)
+
+
+def print_next(folder: Path) -> None:
+    """Name the commands to try, as they are typed here."""
+    hints = {
+        f"{_command(folder)} lag": "how fresh every table is, and why not fresher",
+        f"{_command(folder)} etl-log fact.orders": "what each block measured of its own rows",
+        f"{_command(folder)} why mart.segments": "the chain down to the source",
+    }
+    width = max(map(len, hints))
+    for command, what in hints.items():
+        print(f"  {command:<{width}}   # {what}")
 
 
 @dataclass

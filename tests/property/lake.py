@@ -299,7 +299,7 @@ class ModelRunner:
 
     def _read(self, work: Work) -> list[Row]:
         definition, block = work.definition, work.block
-        versions = block.versions if work.retried else {}
+        versions = block.versions if work.pinned else {}
         read = {
             name: self._world.tables[name].rows(versions.get(name))
             for name in definition.depends_on

@@ -81,14 +81,14 @@ class Loader:
             raise
         except Exception as error:
             raise FlowFailed(explain(error, definition)) from error
-        crashpoint("block.after_after")
+        crashpoint("block.after_load")
         return outcome
 
     def _load(self, session: SparkSession, work: Work) -> Outcome:
         try:
-            return self._attempt(session, work, pin=work.retried)
+            return self._attempt(session, work, pin=work.pinned)
         except Exception as error:
-            if not work.retried or not any(sign in str(error) for sign in _VACUUMED):
+            if not work.pinned or not any(sign in str(error) for sign in _VACUUMED):
                 raise
         # What the block was declared over is vacuumed: the newest data is the best there is.
         outcome = self._attempt(self._spark.fresh(), work, pin=False)
@@ -164,6 +164,11 @@ def already_loaded(recorded: Recorded, definition: Definition, block: Block) -> 
         raise TopicStopped(
             f"{table} already holds block {recorded.seq} of {topic}, and the store is only at"
             f" block {block.seq}: was the store restored from an old copy?"
+        )
+    if recorded.next is None:
+        raise TopicStopped(
+            f"{table} records block {block.seq} of {topic}, but the commit that wrote it is gone"
+            " from its log: whether it holds the rows that the store declares cannot be told"
         )
     if (recorded.last, recorded.next) == (block.last, block.next):
         return True

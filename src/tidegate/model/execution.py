@@ -149,8 +149,8 @@ class Work:
     execution: Execution
     definition: Definition
     block: Block
-    retried: bool
-    """The block was declared by an earlier execution."""
+    pinned: bool
+    """An earlier execution died over this block: read the versions that it declared."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class Executor:
         return self._holders.wait_for_end(offset.hostid, PATIENCE_SECONDS)
 
     def _run(self, execution: Execution, offset: Offset, limits: Limits | None) -> None:
-        retried = offset.block is not None
+        # An attempt that failed wrote nothing: what was wrong with the data may be mended by now.
+        died = offset.block is not None and offset.failures == 0
         if offset.block is not None:
             definition, block = self._declared(offset, offset.block)
         else:
@@ -93,7 +94,7 @@ class Executor:
                 return
             offset, block = self._declare(execution, definition, found)
         outcome = self._runners[definition.processor].run(
-            Work(execution, definition, block, retried)
+            Work(execution, definition, block, died)
         )
         name = processor_name(definition, block)
         self._commit(execution, replace(offset, processor=name), block, outcome)
