@@ -13,8 +13,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for seconds is better off without its second compiler."""
+SPARK_CONF = {
+    # A JVM that lives for seconds, and rows by the dozen, are better off without compilers.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 KINDS = {
     "bigint": pa.int64(),
@@ -37,7 +42,8 @@ class Folder:
             target.write_text(text, encoding="utf-8")
         toml = self.path / "tidegate.toml"
         if not toml.exists():
-            toml.write_text(f'[spark]\nconf = {{"spark.driver.extraJavaOptions" = "{FAST_JVM}"}}\n')
+            settings = ", ".join(f'"{name}" = "{value}"' for name, value in SPARK_CONF.items())
+            toml.write_text(f"[spark]\nconf = {{{settings}}}\n")
 
     def table(self, name: str) -> Path:
         return self.path / "lake" / Path(*name.split("."))

@@ -333,3 +333,14 @@ def test_an_unlocked_topic_takes_no_block(store: Store) -> None:
     store.offsets.unlock(TOPIC, NOW)
     with pytest.raises(ClaimLost):
         store.executions.declare(made, block(), "Step", NOW)
+
+
+def test_what_was_assigned_and_never_claimed_ends_with_the_next_claim(store: Store) -> None:
+    assigned(store, "e-died-early", at=NOW - 61_000)
+    other = assigned(store, "e-other", "fact.other", at=NOW - 61_000)
+    claimed(store, "e-2")
+    ended = store.executions.get("e-died-early")
+    assert ended is not None
+    assert (ended.state, ended.finished_at) == (ExecutionState.LOST, NOW)
+    assert "never claimed" in ended.comment
+    assert stored(store, other.id).state is ExecutionState.ASSIGNED

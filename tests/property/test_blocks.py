@@ -83,7 +83,7 @@ def all_blocks(case: Case, scan: Scan) -> list[tuple[Position, Found]]:
 
 
 @given(cases())
-@examples(400)
+@examples(200)
 def test_blocks_cover_every_eligible_row_once_and_in_order(case: Case) -> None:
     rows = case.eligible
     taken: list[Position] = []
@@ -101,7 +101,7 @@ def test_blocks_cover_every_eligible_row_once_and_in_order(case: Case) -> None:
 
 
 @given(cases())
-@examples(400)
+@examples(200)
 def test_only_what_crosses_a_bound_or_has_no_exact_statistics_is_scanned(case: Case) -> None:
     scan, last, upto = case.scan(), case.last, case.upto
     statistics = [file.statistics() for file in case.files]
@@ -126,7 +126,7 @@ def _cluster_at(
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), _SIZES, st.randoms())
-@examples(200)
+@examples(80)
 def test_files_written_in_order_are_never_scanned_unless_one_exceeds_a_block(
     sizes: list[int], maxstep: int, shuffle: Random
 ) -> None:
@@ -145,7 +145,7 @@ def test_files_written_in_order_are_never_scanned_unless_one_exceeds_a_block(
 
 
 @given(files_of)
-@examples(200)
+@examples(80)
 def test_clusters_lie_apart_in_order_and_lose_no_file(files: list[File]) -> None:
     statistics = [file.statistics() for file in files]
     grouped = clusters(statistics)

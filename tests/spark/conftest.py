@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.projects import FAST_JVM, Folder
+from tests.projects import SPARK_CONF, Folder
 from tidegate.cli.progress import Silence
 from tidegate.cli.project import apply_changes, changes_of
 from tidegate.engine.session import SparkHost
@@ -20,8 +20,7 @@ from tidegate.wiring import open_parts
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
-    conf = {"spark.driver.extraJavaOptions": FAST_JVM, "spark.sql.shuffle.partitions": "2"}
-    host = SparkHost("local[2]", conf, tmp_path_factory.mktemp("spark"))
+    host = SparkHost("local[2]", SPARK_CONF, tmp_path_factory.mktemp("spark"))
     yield host
     host.stop()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from tidegate.model.duration import HOUR
@@ -95,7 +96,7 @@ class Definition:
     """The views that the transforms reach, dependencies first: name to text."""
     vars: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def table(self) -> str:
         return TopicName.parse(self.topic).table
 

@@ -184,14 +184,18 @@ def _landed(table: str, facts: Facts) -> TableState:
 
 
 def _built(topics: list[tuple[Verdict, Offset]]) -> TableState:
-    slowest, _ = min(topics, key=lambda pair: (pair[0].complete_to, pair[0].topic))
-    frontier = min(max(offset.last, before(verdict.complete_to)) for verdict, offset in topics)
-    newest = max(offset.last for _, offset in topics)
+    (slowest, offset), *others = topics
+    frontier = max(offset.last, before(slowest.complete_to))
+    newest, exists = offset.last, offset.seq > 0
+    for verdict, offset in others:
+        slowest = min(slowest, verdict, key=lambda verdict: verdict.complete_to)
+        frontier = min(frontier, max(offset.last, before(verdict.complete_to)))
+        newest, exists = max(newest, offset.last), exists or offset.seq > 0
     return TableState(
         slowest.complete_to,
         frontier,
         None if newest == START else newest,
-        exists=any(offset.seq > 0 for _, offset in topics),
+        exists=exists,
         by=slowest.topic,
     )
 

@@ -93,9 +93,7 @@ class Executor:
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
                 return
             offset, block = self._declare(execution, definition, found)
-        outcome = self._runners[definition.processor].run(
-            Work(execution, definition, block, died)
-        )
+        outcome = self._runners[definition.processor].run(Work(execution, definition, block, died))
         name = processor_name(definition, block)
         self._commit(execution, replace(offset, processor=name), block, outcome)
 
@@ -116,7 +114,8 @@ class Executor:
     ) -> Block | None:
         """3b. Find the block; None when there is nothing to take."""
         if limits is None:
-            raise FlowFailed(f"{definition.topic} was assigned without limits")
+            # It was to finish a block that somebody else has finished meanwhile.
+            return None
         self._match_table(definition, offset)
         if definition.processor is Processor.RELOAD:
             start = min(limits.complete_to, self._runtime.now() - (definition.delay or 0))

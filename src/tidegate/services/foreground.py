@@ -96,7 +96,7 @@ class Foreground:
         self._watcher.ended(ended)
         if ended.state is ExecutionState.FAILED:
             self._left_alone[topic] = ended.comment
-        elif ended.rows == 0 and ended.comment == NOTHING_TO_DO:
+        elif ended.comment == NOTHING_TO_DO and verdict.limits is not None:
             self._idle.add(topic)
         else:
             self._idle.clear()

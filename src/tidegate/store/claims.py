@@ -11,7 +11,7 @@ from tidegate.errors import MutexError
 from tidegate.model.execution import Execution, Offset
 from tidegate.model.position import rfc3339
 from tidegate.store.dialect import hold
-from tidegate.store.execution_rows import lose, reject, start
+from tidegate.store.execution_rows import lose, lose_unclaimed, reject, start
 from tidegate.store.offset_rows import destination_of, enter, take
 from tidegate.store.schema import offsets
 
@@ -56,6 +56,7 @@ def claim(
     if before["execution_id"] is not None:
         lost = _why_lost(before["hostid"])
         lose(connection, before["execution_id"], lost, lost, at)
+    lose_unclaimed(connection, execution, at)
     start(connection, execution, hostid, at)
     return taken
 

@@ -18,6 +18,8 @@ from tidegate.store.lineages import applied_definition
 from tidegate.store.offset_rows import claim_lost
 from tidegate.store.schema import etl_executions
 
+UNCLAIMED_MILLISECONDS = 60_000
+"""One that is younger may be about to race for the topic, and wants to hear who won."""
 _OPEN_STATES = sorted(state.value for state in OPEN)
 
 # Built once; what is set is named when they are run.
@@ -113,6 +115,20 @@ def lose(connection: Connection, execution_id: str, comment: str, why: str, at: 
     ended = _end(connection, execution_id, _OPEN_STATES, ExecutionState.LOST, comment, at)
     if ended is not None and ended["started_location"] is not None:
         _append_failure(connection, ended, why, at)
+
+
+def lose_unclaimed(connection: Connection, claiming: Execution, at: int) -> None:
+    """End what was assigned for the topic long ago and never claimed: whoever assigned it died."""
+    comment = f"lost: never claimed, and {claiming.id} has the topic now"
+    connection.execute(
+        update(etl_executions)
+        .where(
+            _COLUMNS.topic == claiming.topic,
+            _COLUMNS.state == ExecutionState.ASSIGNED.value,
+            _COLUMNS.assigned_at < at - UNCLAIMED_MILLISECONDS,
+        )
+        .values(state=ExecutionState.LOST.value, finished_at=at, comment=comment, updated_at=at)
+    )
 
 
 def _end_running(
