@@ -131,7 +131,12 @@ def demonstrate(folder: Path, orders: int) -> None:
         with show.doing("holding the tables against what was landed"):
             rows = verify(session, parts, shop)
         print_built(parts, plan, rows)
-        print(f"\nEvery table holds each of the {sum(shop.landed.values()):,} landed rows once.")
+        taken, sales = rows["fact.orders"], rows["fact.sales#web"] + rows["fact.sales#store"]
+        print(
+            f"\nChecked: fact.orders and fact.margins hold each of the {taken:,} landed orders"
+            f" once,\nfact.sales each of the {sales:,} sales, and fact.hours and"
+            " mart.segments add up to the same."
+        )
     show.headline(f"Next: read {_short(folder)}/lineage.yaml, then try")
     print_next(folder)
 

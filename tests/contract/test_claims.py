@@ -343,4 +343,6 @@ def test_what_was_assigned_and_never_claimed_ends_with_the_next_claim(store: Sto
     assert ended is not None
     assert (ended.state, ended.finished_at) == (ExecutionState.LOST, NOW)
     assert "never claimed" in ended.comment
-    assert stored(store, other.id).state is ExecutionState.ASSIGNED
+    waiting = store.executions.get(other.id)
+    assert waiting is not None
+    assert waiting.state is ExecutionState.ASSIGNED
