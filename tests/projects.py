@@ -14,8 +14,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 SPARK_CONF = {
-    # A JVM that lives for seconds, and rows by the dozen, are better off without compilers.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # Rows by the dozen are not worth compiling a query for.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",

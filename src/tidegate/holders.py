@@ -64,7 +64,7 @@ class FlockHolders:
             return True
         path = self._folder / f"{token}.lock"
         if not token.isalnum() or not path.exists():
-            return _runs(pid)
+            return _is_tidegate(pid)
         with _looked_at(path) as locked:
             return locked
 
@@ -110,12 +110,19 @@ def _looked_at(path: Path) -> Iterator[bool]:
 
 
 def _runs(pid: str) -> bool:
-    """Tell whether a Tidegate process of that number runs: numbers are given out again."""
+    """Tell whether a process of that number runs, and is no zombie."""
     if not pid.isdecimal():
         return False
-    folder = Path("/proc") / pid
     try:
-        state = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
-        return state.split()[0] != "Z" and b"tidegate" in (folder / "cmdline").read_bytes()
+        stat = (Path("/proc") / pid / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def _is_tidegate(pid: str) -> bool:
+    """Tell whether the process of that number is one of ours: numbers are given out again."""
+    try:
+        return _runs(pid) and b"tidegate" in (Path("/proc") / pid / "cmdline").read_bytes()
     except OSError:
         return False

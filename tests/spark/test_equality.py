@@ -66,7 +66,7 @@ def cases(draw: st.DrawFn) -> Case:
         file = tuple(p for p in positions[start:end] if not files or p > max(max(f) for f in files))
         if file:
             files.append(file)
-    maxstep = draw(st.integers(max(1, len(positions) // 3), len(positions) + 1))
+    maxstep = draw(st.integers(max(1, len(positions) // 2), len(positions) + 1))
     return Case(shape, kind, maxstep, tuple(files), draw(st.integers(0, len(files))))
 
 

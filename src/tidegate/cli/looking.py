@@ -91,12 +91,11 @@ def why(context: typer.Context, topic: str, json: Json = False) -> None:
     if json:
         print_json({"topic": topic, "due": verdict.due, "why": verdict.why, "chain": chain})
         return
-    print(f"{topic}: {verdict.why}")
     for depth, link in enumerate(chain):
         name = link["topic"]
         reason = plan.verdicts[name].why if name in plan.verdicts else "written by others"
         behind = _behind(link["behind_seconds"])
-        print(f"{'  ' * depth}{'└ ' if depth else ''}{name}  {behind} behind: {reason}")
+        print(f"{'  ' * depth}{'└ ' if depth else ''}{name}: {reason} [{behind} behind]")
 
 
 def _link(plan: Plan, name: str) -> dict[str, Any]:

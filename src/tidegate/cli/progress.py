@@ -86,10 +86,17 @@ class Bars:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._settle()
         self._progress.stop()
+
+    def _settle(self) -> None:
+        """Let the bars of topics that are through end where they are: the rest has to wait."""
+        for task in self._progress.tasks:
+            self._progress.update(task.id, total=task.completed)
 
     def started(self, topic: str, rows_ahead: int) -> None:
         if topic not in self._bars:
+            self._settle()
             total = rows_ahead or None
             self._bars[topic] = self._progress.add_task(topic, total=total, rate="")
 

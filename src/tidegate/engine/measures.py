@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tidegate.model.execution import Measures
 
-_NULLS = "nulls of "
+_FILLED = "filled "
 
 
 def observed(
@@ -27,7 +27,8 @@ def observed(
             F.max(millis).alias("max_ts"),
         ]
     figures += [
-        F.count_if(F.col(f"`{field.name}`").isNull()).alias(_NULLS + field.name)
+        # What is not counted is null: a count costs less than a condition on each row.
+        F.count(F.col(f"`{field.name}`")).alias(_FILLED + field.name)
         for field in frame.schema.fields
         if field.nullable and "`" not in field.name
     ]
@@ -48,14 +49,15 @@ def _millis(frame: DataFrame, name: str) -> Column:
 
 def measures(query_id: str, figures: dict[str, Any]) -> Measures:
     """Turn what was observed into a row of the log."""
+    rows = int(figures["rows"])
     nulls = {
-        name.removeprefix(_NULLS): int(count)
+        name.removeprefix(_FILLED): rows - int(count)
         for name, count in figures.items()
-        if name.startswith(_NULLS)
+        if name.startswith(_FILLED)
     }
     return Measures(
         query_id,
-        int(figures["rows"]),
+        rows,
         figures.get("max_id"),
         figures.get("min_ts"),
         figures.get("max_ts"),

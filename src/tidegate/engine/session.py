@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class SparkHost:
 
     def _start(self) -> SparkSession:
         # pyspark prints a stack trace as JSON for each SQL error; users get a sentence instead.
-        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         return self._remote() if self.connect else self._classic()
 
@@ -85,6 +86,7 @@ class SparkHost:
         if self._master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         self._scratch.mkdir(parents=True, exist_ok=True)
+        interrupted = signal.getsignal(signal.SIGINT)
         conf = SparkConf(loadDefaults=False).setAll(list(self._settings().items()))
         with (self._scratch / "spark.log").open("ab") as log:
             popen = {"pass_fds": self._pass_fds, "stdout": log, "stderr": log}
@@ -97,6 +99,9 @@ class SparkHost:
                     f"Spark did not start on {self._master}: {str(error).splitlines()[0]};"
                     f" its own log is {self._scratch / 'spark.log'}"
                 ) from error
+        if threading.current_thread() is threading.main_thread():
+            # pyspark's own handler talks to the JVM in the middle of another call to it.
+            signal.signal(signal.SIGINT, interrupted)
         return SparkSession(context)
 
     def _settings(self) -> dict[str, str]:

@@ -68,9 +68,9 @@ class Foreground:
             if verdict is None:
                 break
             self._run_one(verdict)
-        for topic in topics:
-            verdict = plan.verdicts.get(topic)
-            if verdict is not None and topic not in self._failed():
+        failed = self._failed()
+        for topic, verdict in plan.verdicts.items():
+            if topic in topics and topic not in failed:
                 self._report.not_due[topic] = self._left_alone.get(topic, verdict.why)
         return self._report
 
