@@ -33,7 +33,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 
 test-faults: setup
-	$(BIN)/pytest -m long tests/fault
+	$(BIN)/pytest -m long
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 
+import pytest
+
 from examples.demo import CUSTOMERS_ARE_LATE, EXAMPLES, verify
 from examples.landing import TILLS_ARE_LATE
 from examples.landing import Shop as Landing
@@ -15,6 +17,7 @@ from tidegate.wiring import open_parts
 ORDERS = 2_000
 
 
+@pytest.mark.long
 def test_the_demo_shop_waits_for_late_customers_and_ends_with_every_row_once(shop: Shop) -> None:
     shutil.copytree(EXAMPLES / "shop", shop.path, dirs_exist_ok=True)
     session = shop.spark.fresh()
