@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 help:
 	@echo "make demo         build a shop of a million orders and show what was built"
 	@echo "make test         lint, types, and every test but the long ones"
-	@echo "make test-faults  the long ones: every crash point"
+	@echo "make test-faults  the tests that take minutes each"
 	@echo "make bench        figures: bare Spark and Tidegate in the same run"
 	@echo "make lint         ruff, mypy, import-linter"
 
