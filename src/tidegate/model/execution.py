@@ -27,6 +27,8 @@ class ExecutionState(StrEnum):
         return self in OPEN
 
 
+NOTHING_TO_DO = "nothing to do"
+"""The comment of an execution that found no row to take."""
 OPEN = frozenset({ExecutionState.ASSIGNED, ExecutionState.ACCEPTED, ExecutionState.RUNNING})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegate.errors import ClaimLost, MutexError
-from tidegate.model.execution import Execution, ExecutionState, Limits
+from tidegate.model.execution import NOTHING_TO_DO, Execution, ExecutionState, Limits
 from tidegate.model.plan import Plan, Verdict
 from tidegate.ports import Runtime, Store
 from tidegate.services.executor import Executor
@@ -131,9 +131,6 @@ class Foreground:
             for execution in self._report.executions
             if execution.state is ExecutionState.FAILED
         }
-
-
-NOTHING_TO_DO = "nothing to do"
 
 
 def _limits(limits: Limits | None) -> dict[str, object]:

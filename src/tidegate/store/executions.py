@@ -8,7 +8,14 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from tidegate.errors import StoreError
-from tidegate.model.execution import Block, Execution, ExecutionState, Offset, OffsetState
+from tidegate.model.execution import (
+    NOTHING_TO_DO,
+    Block,
+    Execution,
+    ExecutionState,
+    Offset,
+    OffsetState,
+)
 from tidegate.ports import Commit
 from tidegate.store import execution_rows, journal
 from tidegate.store.claims import Refusal, claim
@@ -129,7 +136,7 @@ def _nothing(connection: Connection, execution: Execution, complete_to: int, at:
         "run": at,
     }
     release(connection, execution.topic, changes, at)
-    execution_rows.finish(connection, execution, 0, "nothing to do", at)
+    execution_rows.finish(connection, execution, 0, NOTHING_TO_DO, at)
 
 
 def _storable(text: str) -> str:
