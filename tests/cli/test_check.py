@@ -140,5 +140,10 @@ def test_other_commands_refuse_an_unsound_project_with_its_problems(cli: Cli, sh
 def test_names_that_no_terminal_can_show_do_not_end_the_command(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "caf\udce9"
     folder.mkdir()
-    (folder / "tidegate.toml").touch()
+    toml = folder / "tidegate.toml"
+    toml.touch()
+    refused = cli("-C", str(folder), "check")
+    assert refused.code == 2
+    assert "lake.path" in refused.out
+    toml.write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
     assert cli("-C", str(folder), "check").code == 0

@@ -72,7 +72,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(case=cases())
 @settings(
-    max_examples=20,
+    max_examples=16,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
