@@ -15,9 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 SPARK_CONF = {
     # Rows by the dozen are not worth compiling a query for.
-    # Nor is a JVM of a few minutes worth its second compiler, or Spark's classes verifying.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    " -XX:-BytecodeVerificationRemote",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
