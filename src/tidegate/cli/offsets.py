@@ -82,9 +82,8 @@ def _moved(parts: Parts, topic: str, position: Any, force: bool) -> Offset:
             " or use --force to forget it"
         )
     # Whatever the table records is behind us from here on: the next block gets a number above it.
-    seq = max(offset.seq, parts.tables.recorded(definition).seq)
-    if force:
-        seq = parts.tables.recorded(definition).seq
+    recorded = parts.tables.recorded(definition).seq
+    seq = recorded if force else max(offset.seq, recorded)
     return replace(
         offset,
         last=position,

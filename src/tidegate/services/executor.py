@@ -94,8 +94,7 @@ class Executor:
                 return
             offset, block = self._declare(execution, definition, found)
         outcome = self._runners[definition.processor].run(Work(execution, definition, block, died))
-        name = processor_name(definition, block)
-        self._commit(execution, replace(offset, processor=name), block, outcome)
+        self._commit(execution, offset, block, outcome)
 
     def _declared(self, offset: Offset, block: Block) -> tuple[Definition, Block]:
         """Give the open block with its definition: the one that it was declared with.
