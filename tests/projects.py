@@ -14,8 +14,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 SPARK_CONF = {
-    # Rows by the dozen are not worth compiling a query for.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    # Rows by the dozen are not worth compiling a query for, nor a class twice.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",

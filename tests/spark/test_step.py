@@ -132,32 +132,33 @@ def test_rows_wait_for_a_late_dependency_and_come_with_it(shop: Shop) -> None:
             "table": "fact.orders",
             "depends_on": ["stage.orders", "stage.customers"],
             "transforms": ["enriched"],
-            "delay": "30s",
+            "delay": "10min",
         }
     )
     view = ENRICHED.replace("* :factor", "")
     shop.write({"lineage.yaml": lineage, "views/enriched.sql": view})
     now = time.time_ns() // 1_000_000
-    ages = (600_000, 300_000, 120_000, 100_000, 5_000, 0)
-    positions = [(now - age, n) for n, age in enumerate(ages)]
+    minute = 60_000
+    ages = (60, 50, 30, 20, 1, 0)
+    positions = [(now - age * minute, n) for n, age in enumerate(ages)]
     shop.land("stage.orders", orders(positions))
-    shop.land("stage.customers", [{"pos": now - 240_000, "id": 1, "k": 1, "segment": "a"}])
+    shop.land("stage.customers", [{"pos": now - 40 * minute, "id": 1, "k": 1, "segment": "a"}])
     shop.run()
     assert [row[0] for row in shop.rows("fact.orders", "id")] == [0, 1]
     told = shop.json("why", "fact.orders")
     assert not told["due"]
     assert "held back by stage.customers" in told["why"]
     assert told["chain"][-1]["topic"] == "stage.customers"
-    assert 235 < told["chain"][-1]["behind_seconds"] < 300
+    assert 2399 < told["chain"][-1]["behind_seconds"] < 2700
 
-    shop.land("stage.customers", [{"pos": now - 110_000, "id": 2, "k": 2, "segment": "b"}])
+    shop.land("stage.customers", [{"pos": now - 25 * minute, "id": 2, "k": 2, "segment": "b"}])
     shop.run()
     assert [row[0] for row in shop.rows("fact.orders", "id")] == [0, 1, 2]
 
     shop.land("stage.customers", [{"pos": now + 1, "id": 3, "k": 3, "segment": "c"}])
     shop.run()
     assert [row[0] for row in shop.rows("fact.orders", "id")] == [0, 1, 2, 3]
-    assert "younger than its delay of 30 s" in shop.json("why", "fact.orders")["why"]
+    assert "younger than its delay of 10 min" in shop.json("why", "fact.orders")["why"]
 
 
 def test_the_newest_row_of_a_key_stays_and_a_deleted_one_goes(shop: Shop) -> None:
