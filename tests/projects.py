@@ -83,6 +83,12 @@ class Folder:
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
+    def json_lines(self, *arguments: str) -> list[Any]:
+        """Run a command that prints a JSON document a line."""
+        return [
+            json.loads(line) for line in self.tidegate(*arguments, "--json").stdout.splitlines()
+        ]
+
 
 def entries(*tables: Mapping[str, Any]) -> str:
     """Write a lineage; JSON is YAML too."""

@@ -16,6 +16,7 @@ from tidegate.model.execution import (
     Outcome,
     Work,
 )
+from tidegate.model.failed import FailedRow, FailedState
 from tidegate.model.lineage import Definition
 from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import Position
@@ -190,6 +191,24 @@ class Journal(Protocol):
         """Oldest first."""
 
 
+class Failures(Protocol):
+    """Rows that stay out of their tables: set aside with a reason, tried again."""
+
+    def waiting(self, topic: str, limit: int) -> Sequence[FailedRow]:
+        """Those with the fewest attempts first."""
+
+    def counts(self) -> Mapping[str, Mapping[FailedState, int]]: ...
+
+    def pend(self, execution: Execution, seq: int, rows: Sequence[FailedRow], at: int) -> None:
+        """Keep what the load of a block found out, until the commit makes it true.
+
+        It takes the place of what was kept before; raises ClaimLost.
+        """
+
+    def retry(self, topic: str, at: int) -> int:
+        """Let dead rows wait again and the next run try all that wait; tell how many do."""
+
+
 class Store(Protocol):
     """The truth, by noun."""
 
@@ -207,6 +226,9 @@ class Store(Protocol):
 
     @property
     def journal(self) -> Journal: ...
+
+    @property
+    def failures(self) -> Failures: ...
 
     def close(self) -> None: ...
 

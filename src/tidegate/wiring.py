@@ -59,18 +59,19 @@ class Parts:
 
     def executor(self, spark: SparkHost) -> Executor:
         """Put together what runs a block."""
+        from tidegate.engine.aside import SetAside
         from tidegate.engine.lake import DeltaLake
         from tidegate.engine.load import Loader
         from tidegate.engine.reload import write_reload
-        from tidegate.engine.step import guard_block, guard_checks, write_step
+        from tidegate.engine.step import write_step
         from tidegate.services.executor import Executor
 
         loader = Loader(
             spark,
             self.tables,
+            SetAside(self.tables, self.store.failures, self.runtime),
             self.runtime,
             writes={Processor.STEP: write_step, Processor.RELOAD: write_reload},
-            guards={Processor.STEP: guard_block, Processor.RELOAD: guard_checks},
         )
         runners = {Processor.STEP: loader, Processor.RELOAD: loader}
         lake = DeltaLake(self.tables, spark)

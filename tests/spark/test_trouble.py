@@ -37,10 +37,14 @@ def failure(report: Report) -> Execution:
 @pytest.mark.parametrize(
     ("view", "fields", "words"),
     [
-        (GOOD_VIEW.replace("amount", "1 / (id - 3) AS x"), {}, "Division by zero"),
+        (GOOD_VIEW.replace("amount", "1 / (id - id) AS x"), {}, "Division by zero"),
         (GOOD_VIEW.replace("amount", "nothing"), {}, "nothing"),
         (GOOD_VIEW.replace("pos, id,", "pos + 1 AS pos, id,"), {"keys": "amount"}, "outside of"),
-        (GOOD_VIEW, {"checks": {"small": "amount < 5"}}, "check small (amount < 5)"),
+        (
+            GOOD_VIEW,
+            {"checks": {"small": "amount < 5"}, "max_failed_rows": 4},
+            "5 rows at least fail (5 × the check small (amount < 5) is not true), more than",
+        ),
         (GOOD_VIEW, {"after": "SELECT raise_error('oh')"}, "after"),
         (GOOD_VIEW.replace("amount", "NULL AS empty"), {}, "CAST"),
     ],
@@ -58,7 +62,7 @@ def test_a_view_that_fails(shop: Shop, view: str, fields: dict[str, Any], words:
 
 
 def test_a_mended_view_finishes_the_block_that_failed(shop: Shop) -> None:
-    bad(shop, GOOD_VIEW.replace("amount", "amount / (id - 3) AS amount"))
+    bad(shop, GOOD_VIEW.replace("amount", "amount / (id - id) AS amount"))
     declared = shop.json("offsets", "show", "fact.bad")[0]
     shop.land("stage.orders", orders((n, n) for n in range(10, 12)))
     report = bad(shop, GOOD_VIEW)

@@ -40,7 +40,7 @@ def test_a_start_without_a_definition_is_still_a_start() -> None:
 
 
 def test_a_completion_counts_and_points_back_to_its_start() -> None:
-    done = task_completed(STARTED, 7, succeeded=10, failed=2, at=1_700_000_001_000)
+    done = task_completed(STARTED, 7, succeeded=10, failed=2, retryable=True, at=1_700_000_001_000)
     assert done["_id"] == done["event_type"] == "task-completed"
     assert done["task_started_location"] == 7
     assert done["start_time"] == STARTED["start_time"] < done["end_time"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidegate.cli.opening import opened
-from tidegate.cli.output import Json, print_json, print_table
+from tidegate.cli.output import Json, print_json, print_json_lines, print_table, table_of
 
 if TYPE_CHECKING:
     from tidegate.model.execution import Offset
+    from tidegate.model.failed import FailedState
     from tidegate.model.lineage import Definition
     from tidegate.model.plan import Plan
+    from tidegate.wiring import Parts
 
 
 def register(app: typer.Typer) -> None:
@@ -20,42 +23,82 @@ def register(app: typer.Typer) -> None:
     app.command()(why)
 
 
-def lag(context: typer.Context, json: Json = False) -> None:
+_COLUMNS = ("topic", "processor", "state", "due", "complete to", "lag", "rows", "failed", "why")
+_EMPTY = "The project has no topics yet; write them into lineage.yaml."
+
+
+def lag(
+    context: typer.Context,
+    json: Json = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep looking, until ctrl-C; JSON lines with --json.")
+    ] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+) -> None:
     """Show every topic: how far it is, how far behind, and why. Writes nothing, starts no JVM."""
     with opened(context) as parts:
-        plan = parts.lookout().plan(eager=False)
-        offsets = parts.store.offsets.all()
-        rows = [
-            _lag_row(plan, topic, parts.project.definitions[topic], offsets.get(topic))
-            for topic in plan.verdicts
-        ]
-    if json:
-        print_json(rows)
-        return
-    columns = ("topic", "processor", "state", "due", "complete to", "lag", "rows", "why")
-    print_table(
-        columns,
-        (
-            (
-                row["topic"],
-                row["processor"],
-                row["state"],
-                row["due"],
-                row["complete_to"],
-                _behind(row["lag_seconds"]),
-                row["rows"],
-                row["why"],
-            )
-            for row in rows
-        ),
-        empty="The project has no topics yet; write them into lineage.yaml.",
+        if watch:
+            _watch(parts, every, json=json)
+        elif json:
+            print_json(_lag_rows(parts))
+        else:
+            print_table(_COLUMNS, map(_shown, _lag_rows(parts)), empty=_EMPTY)
+
+
+def _watch(parts: Parts, every: float, *, json: bool) -> None:
+    """Look again and again; the store may be written and tables may land meanwhile."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False)
+    if json or not console.is_terminal:
+        while True:
+            if json:
+                print_json_lines([_lag_rows(parts)])
+            else:
+                print_table(_COLUMNS, map(_shown, _lag_rows(parts)), empty=_EMPTY)
+            parts.runtime.sleep(every)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(table_of(_COLUMNS, map(_shown, _lag_rows(parts))), refresh=True)
+            parts.runtime.sleep(every)
+
+
+def _lag_rows(parts: Parts) -> list[dict[str, Any]]:
+    plan = parts.lookout().plan(eager=False)
+    offsets, failed = parts.store.offsets.all(), parts.store.failures.counts()
+    return [
+        _lag_row(
+            plan,
+            topic,
+            parts.project.definitions[topic],
+            offsets.get(topic),
+            failed.get(topic, {}),
+        )
+        for topic in plan.verdicts
+    ]
+
+
+def _shown(row: dict[str, Any]) -> tuple[object, ...]:
+    failed = [f"{row[state]:,} {state}" for state in ("waiting", "dead") if row[state]]
+    return (
+        *(row[name] for name in ("topic", "processor", "state", "due", "complete_to")),
+        _behind(row["lag_seconds"]),
+        row["rows"],
+        ", ".join(failed) or None,
+        row["why"],
     )
 
 
 def _lag_row(
-    plan: Plan, topic: str, definition: Definition, offset: Offset | None
+    plan: Plan,
+    topic: str,
+    definition: Definition,
+    offset: Offset | None,
+    failed: Mapping[FailedState, int],
 ) -> dict[str, Any]:
     from tidegate.model.execution import Offset
+    from tidegate.model.failed import FailedState
     from tidegate.model.position import START, rfc3339
 
     verdict = plan.verdicts[topic]
@@ -72,6 +115,8 @@ def _lag_row(
         "rows": at.rows,
         "run": rfc3339(at.run) if at.run is not None else None,
         "hostid": at.hostid,
+        "waiting": failed.get(FailedState.WAITING, 0),
+        "dead": failed.get(FailedState.DEAD, 0),
         "held_back_by": verdict.held_back_by,
         "why": verdict.why,
     }

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
 
@@ -29,18 +32,11 @@ def print_json_lines(documents: Iterable[Any]) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows below their headings; numbers stand to the right."""
     from rich.console import Console
-    from rich.table import Table
 
     found = [[_shown(value) for value in row] for row in rows]
     if not found:
         print(empty)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        right = all(_is_number(row[number]) for row in found)
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in found:
-        table.add_row(*row)
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         # A pipe has no width: a line stays a line.
@@ -48,7 +44,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
             2 + max(len(name), *(len(row[number]) for row in found))
             for number, name in enumerate(columns)
         )
-    console.print(table)
+    console.print(table_of(columns, found))
+
+
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Lay rows out below their headings."""
+    from rich.table import Table
+
+    found = [[_shown(value) for value in row] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        right = all(_is_number(row[number]) for row in found)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in found:
+        table.add_row(*row)
+    return table
 
 
 def print_row(row: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`run`, `view` and `resume`: work done now, in the foreground."""
+"""`run`, `view`, `resume` and `retry`: work done now, in the foreground."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command()(view)
     app.command()(resume)
+    app.command()(retry)
 
 
 def run(
@@ -134,6 +135,13 @@ def view(
             print_json([dict(zip(columns, row, strict=True)) for row in rows])
         else:
             print_table(columns, rows, empty="The view gives no row for this block.")
+
+
+def retry(context: typer.Context, topic: str) -> None:
+    """Try the rows that failed once more with the next run, the dead ones too."""
+    with opened(context) as parts:
+        waiting = parts.store.failures.retry(known_topic(parts, topic), parts.runtime.now())
+        print(f"{topic}: the next run tries {waiting:,} {'row' if waiting == 1 else 'rows'} again.")
 
 
 def resume(context: typer.Context, topic: str) -> None:

@@ -8,25 +8,59 @@ from pyspark.sql.types import StructField
 
 from tidegate.engine.looks import Tables
 from tidegate.engine.views import literal, register_table
-from tidegate.errors import FlowFailed
+from tidegate.errors import FlowFailed, TopicStopped
+from tidegate.model.columns import compare
+from tidegate.model.execution import Work
 from tidegate.model.lineage import TOPIC_COLUMN, Definition, Processor
 
 
-def make_table(
-    session: SparkSession, tables: Tables, definition: Definition, rows: DataFrame
-) -> None:
-    """Create the destination unless it stands: two first writes to one path would conflict."""
+def fit_table(session: SparkSession, tables: Tables, work: Work, rows: DataFrame) -> None:
+    """Make the destination ready for the rows: created, or with their new columns.
+
+    It is created before the first write: two first writes to one path would conflict.
+    """
+    definition = work.definition
     if not tables.exists(definition.table):
-        database, _, name = definition.table.partition(".")
-        session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
-        # The catalog may still know a table whose files are gone.
-        session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
-        session.sql(
-            f"CREATE TABLE IF NOT EXISTS `{database}`.`{name}`"
-            f" ({', '.join(_column(definition, field) for field in rows.schema.fields)})"
-            f" USING DELTA{_layout(definition)} LOCATION {literal(tables.path(definition.table))}"
-        )
+        _create(session, tables, definition, rows)
+    elif columns_of(rows) != work.columns:
+        _widen(session, tables, work, rows)
     register_table(session, definition.table, tables.path(definition.table))
+
+
+def _widen(session: SparkSession, tables: Tables, work: Work, rows: DataFrame) -> None:
+    """Add the columns that are new; stop the topic over any other difference."""
+    definition, path = work.definition, tables.path(work.definition.table)
+    table = session.read.format("delta").load(path)
+    # A sibling topic's columns are not missing from one that has never given them.
+    before = {} if work.columns is None and definition.tagged else work.columns
+    difference = compare(columns_of(rows), columns_of(table), before)
+    if difference.misfits:
+        raise TopicStopped(
+            f"its view does not fit {definition.table} any more:"
+            f" {'; '.join(difference.misfits)}; give the columns as they were, or build the table"
+            f" anew by tidegate rebuild {definition.topic}"
+        )
+    if difference.added:
+        fields = [field for field in rows.schema.fields if field.name in difference.added]
+        columns = ", ".join(_column(definition, field) for field in fields)
+        session.sql(f"ALTER TABLE delta.`{path.replace('`', '``')}` ADD COLUMNS ({columns})")
+
+
+def columns_of(rows: DataFrame) -> dict[str, str]:
+    """Give the fingerprint of a schema: its columns with their types."""
+    return {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+
+
+def _create(session: SparkSession, tables: Tables, definition: Definition, rows: DataFrame) -> None:
+    database, _, name = definition.table.partition(".")
+    session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
+    # The catalog may still know a table whose files are gone.
+    session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
+    session.sql(
+        f"CREATE TABLE IF NOT EXISTS `{database}`.`{name}`"
+        f" ({', '.join(_column(definition, field) for field in rows.schema.fields)})"
+        f" USING DELTA{_layout(definition)} LOCATION {literal(tables.path(definition.table))}"
+    )
 
 
 def in_order(definition: Definition, rows: DataFrame) -> DataFrame:

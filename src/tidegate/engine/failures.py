@@ -9,6 +9,11 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(.+)", re.DOT
 _CLASS = re.compile(r"^(?:\w+\.)+[\w$]+: (?=.)")
 _TAILS = re.compile(r"\s*SQLSTATE:.*|\s*== SQL.*|\n\s*at .*|;\n.*", re.DOTALL)
 _ADVICE = re.compile(r"\s*(?:Use `try_|If necessary set|To tolerate|To return NULL).*", re.DOTALL)
+_DATA_ERROR = re.compile(
+    # SQL's classes for a data exception, for a function of the user's that failed, and raise_error.
+    r"SQLSTATE: (?:22|38|39|P0)\w{3}|PythonException|ArithmeticException|NumberFormatException"
+)
+_NOT_A_ROW = ("TIDEGATE_", "OutOfMemoryError", "No space left", "FileNotFoundException")
 _DULL = ("TASK_WRITE_FAILED", "INTERNAL_ERROR", "FAILED_EXECUTE_UDF")
 """Conditions that only say that something below them failed."""
 
@@ -27,6 +32,14 @@ def sentence(error: BaseException) -> str:
     if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         lines = [_CLASS.sub("", lines[1].lstrip(": "))]
     return _tidy(lines[0].lstrip(": ")) if lines else type(error).__name__
+
+
+def blames_a_row(error: BaseException) -> bool:
+    """Tell whether Spark failed over what a row holds, and not over the lake or itself."""
+    text = str(error)
+    if any(sign in text for sign in _NOT_A_ROW):
+        return False
+    return _DATA_ERROR.search(text) is not None
 
 
 def _causes(text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
@@ -12,11 +14,39 @@ _TYPES = {"bigint": "BIGINT", "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMEST
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True)
+class Reach:
+    """The rows that `block()` is true for: a range, less some rows, and some of before."""
+
+    last: Position
+    next: Position
+    without: frozenset[Position] = frozenset()
+    """Rows that Spark fails over."""
+    again: frozenset[Position] = frozenset()
+    """Rows that failed before and are tried again."""
+
+    def condition(self, kind: str) -> str:
+        """Write it over `pos` and `id`, in a form that files are pruned by."""
+        test = in_block(kind, self.last, self.next)
+        if self.without:
+            test = f"{test} AND NOT ({at_positions(kind, self.without)})"
+        if self.again:
+            test = f"(({test}) OR ({at_positions(kind, self.again)}))"
+        return test
+
+
 def define_functions(
-    session: SparkSession, *, topic: str, kind: str, last: Position, next: Position, seq: int
+    session: SparkSession,
+    *,
+    topic: str,
+    kind: str,
+    reach: Reach,
+    last: Position,
+    next: Position,
+    seq: int,
 ) -> None:
     """Make the functions of one block, for a base table whose pos is of that kind."""
-    for name, test in (("block", in_block(kind, last, next)), ("upto", up_to(kind, next))):
+    for name, test in (("block", reach.condition(kind)), ("upto", up_to(kind, next))):
         session.sql(
             f"CREATE OR REPLACE TEMPORARY FUNCTION {name}"
             f"(pos {_TYPES[kind]}, id BIGINT, kind STRING) RETURNS BOOLEAN"
@@ -64,6 +94,28 @@ def up_to(kind: str, next: Position) -> str:
         f"pos >= {_at(kind, 0)} AND {through}"
         f" AND (pos < {_at(kind, next.pos)} OR id <= {_bigint(next.id)}) AND id IS NOT NULL"
     )
+
+
+def at_positions(
+    kind: str, positions: Collection[Position], pos: str = "pos", id: str = "id"
+) -> str:
+    """Write the condition for rows at one of the positions, in a form that files are pruned by."""
+    least, greatest = min(positions).pos, max(positions).pos
+    below = f"<= {_bigint(greatest)}" if kind == "bigint" else f"< {_at(kind, greatest + 1)}"
+    listed = ", ".join(f"'{position.pos}:{position.id}'" for position in sorted(positions))
+    place = f"concat({millis(kind, pos)}, ':', CAST({id} AS BIGINT))"
+    return f"{pos} >= {_at(kind, least)} AND {pos} {below} AND {place} IN ({listed})"
+
+
+def millis(kind: str, pos: str) -> str:
+    """Write a pos as milliseconds."""
+    match kind:
+        case "bigint":
+            return f"CAST({pos} AS BIGINT)"
+        case "timestamp":
+            return f"unix_millis({pos})"
+        case _:
+            return f"unix_millis(CAST({pos} AS TIMESTAMP))"
 
 
 def _right_kind(name: str, kind: str) -> str:

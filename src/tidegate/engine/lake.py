@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.failures import sentence
-from tidegate.engine.functions import in_block
+from tidegate.engine.functions import in_block, millis
 from tidegate.engine.looks import PositionColumns, Tables
 from tidegate.engine.session import SparkHost
 from tidegate.errors import LakeError
@@ -60,6 +60,15 @@ class DeltaLake:
             raise LakeError(f"{base} cannot be read: {sentence(error)}") from error
 
 
+def positions(
+    table: DataFrame, columns: PositionColumns, after: Position, upto: Position
+) -> DataFrame:
+    """Give pos, in milliseconds, and id of the rows in a range of a table."""
+    named = table.selectExpr(f"`{columns.pos}` AS pos", f"CAST(`{columns.id}` AS BIGINT) AS id")
+    inside = named.where(in_block(columns.kind, after, upto))
+    return inside.selectExpr(f"{millis(columns.kind, 'pos')} AS pos", "id")
+
+
 class _BaseScan:
     """Reads pos and id of a range of the base table, by Spark; Delta skips the other files."""
 
@@ -84,17 +93,8 @@ class _BaseScan:
             self._session = self._spark.fresh()
             # Above this, a sort that can spill; below, the rows are kept in memory.
             self._session.conf.set("spark.sql.execution.topKSortFallbackThreshold", "100000")
-        pos, id = (f"`{name}`" for name in (self._columns.pos, self._columns.id))
-        millis = {
-            "bigint": f"CAST({pos} AS BIGINT)",
-            "timestamp": f"unix_millis({pos})",
-            "timestamp_ntz": f"unix_millis(CAST({pos} AS TIMESTAMP))",
-        }[self._columns.kind]
         table = self._session.read.format("delta").load(self._path)
-        named = table.selectExpr(f"{pos} AS pos", f"CAST({id} AS BIGINT) AS id")
-        return named.where(in_block(self._columns.kind, after, upto)).selectExpr(
-            f"{millis.replace(pos, 'pos')} AS pos", "id"
-        )
+        return positions(table, self._columns, after, upto)
 
     def _measure(self, rows: DataFrame) -> tuple[int, Position | None]:
         answer = rows.selectExpr("count(*) AS rows", "max(struct(pos, id)) AS end").collect()[0]

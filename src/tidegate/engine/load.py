@@ -12,6 +12,7 @@ from the files and not from a cache of the JVM.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Protocol
 
 from py4j.protocol import Py4JError
@@ -19,8 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 
 from tidegate.crashpoint import crashpoint
-from tidegate.engine.destination import in_order, make_table
-from tidegate.engine.failures import sentence
+from tidegate.engine.aside import Raised, SetAside
+from tidegate.engine.bisect import Bisection, can_be_split
+from tidegate.engine.destination import columns_of, fit_table, in_order
+from tidegate.engine.failures import blames_a_row, sentence
+from tidegate.engine.functions import Reach
+from tidegate.engine.guards import BAD_POSITION, BAD_ROW, guard_block, guard_checks
 from tidegate.engine.looks import Tables, app_id
 from tidegate.engine.measures import measures, observed
 from tidegate.engine.session import SparkHost
@@ -41,12 +46,6 @@ class Write(Protocol):
     ) -> None: ...
 
 
-class Guard(Protocol):
-    """Lets the load fail on a row that must not be in it, in the load's own pass."""
-
-    def __call__(self, rows: DataFrame, definition: Definition) -> DataFrame: ...
-
-
 class Loader:
     """A Runner for tables: the same path for Step and Reload, with another write at its end."""
 
@@ -54,15 +53,15 @@ class Loader:
         self,
         spark: SparkHost,
         tables: Tables,
+        aside: SetAside,
         runtime: Runtime,
         writes: dict[Processor, Write],
-        guards: dict[Processor, Guard],
     ) -> None:
         self._spark = spark
         self._tables = tables
+        self._aside = aside
         self._runtime = runtime
         self._writes = writes
-        self._guards = guards
         self._bench = Workbench(tables)
 
     def run(self, work: Work) -> Outcome:
@@ -85,34 +84,74 @@ class Loader:
         return outcome
 
     def _load(self, session: SparkSession, work: Work) -> Outcome:
+        """Load in one pass; where a row fails, or others wait to be tried again, with care."""
+        if work.waiting:
+            return self._with_care(work, split=False)
+        if work.execution.attempt > 1:
+            self._aside.forget(work)
         try:
             return self._attempt(session, work, pin=work.pinned)
         except Exception as error:
-            if not work.pinned or not any(sign in str(error) for sign in _VACUUMED):
-                raise
-        # What the block was declared over is vacuumed: the newest data is the best there is.
-        outcome = self._attempt(self._spark.fresh(), work, pin=False)
-        note = "the versions that the block was declared over are gone; read the newest"
-        return Outcome(outcome.rows, outcome.committed_version, outcome.measures, note)
+            if work.pinned and _is_vacuumed(error):
+                return self._over_newest(work)
+            if BAD_ROW in str(error):
+                return self._with_care(work, split=False)
+            if self._may_split(work, error):
+                return self._with_care(work, split=True)
+            raise
 
-    def _attempt(self, session: SparkSession, work: Work, *, pin: bool) -> Outcome:
+    def _with_care(self, work: Work, *, split: bool) -> Outcome:
+        """Find the rows that fail, set them aside, write the rest: over one state of the tables."""
+        try:
+            raised = self._raised(work) if split else Raised({}, {})
+            return self._attempt(self._spark.fresh(), work, pin=True, raised=raised)
+        except Exception as error:
+            if work.block.versions and _is_vacuumed(error):
+                return self._over_newest(work)
+            if split or not self._may_split(work, error):
+                raise
+        return self._with_care(work, split=True)
+
+    def _over_newest(self, work: Work) -> Outcome:
+        """What the block was declared over is vacuumed: the newest data is the best there is."""
+        unpinned = replace(work, pinned=False, block=replace(work.block, versions={}))
+        outcome = self._load(self._spark.fresh(), unpinned)
+        note = "the versions that the block was declared over are gone; read the newest"
+        return replace(outcome, note=note)
+
+    def _may_split(self, work: Work, error: Exception) -> bool:
+        stepwise = work.definition.processor is Processor.STEP
+        return stepwise and blames_a_row(error) and can_be_split(work)
+
+    def _raised(self, work: Work) -> Raised:
+        search = Bisection(self._spark.fresh(), self._tables, self._bench, work)
+        return Raised(search.among_new(), search.among_waiting())
+
+    def _attempt(
+        self, session: SparkSession, work: Work, *, pin: bool, raised: Raised | None = None
+    ) -> Outcome:
         definition, block, name = work.definition, work.block, work.definition.processor.value
         query_id = self._runtime.uuid()
         session.addTag(query_id)
         # 4. Read: the block's functions first, since a view keeps the function it was made with.
-        self._bench.define(session, definition, block)
+        self._bench.define(session, definition, block, _reach(work, raised))
         self._bench.run_statements(session, definition, "before", definition.before)
         versions = block.versions if pin else {}
         rows = in_order(definition, self._bench.rows(session, definition, versions))
-        make_table(session, self._tables, definition, rows)
+        fit_table(session, self._tables, work, rows)
+        if raised is not None:
+            rows = self._aside.sift(session, rows, work, versions, raised)
+            crashpoint(f"{name}.after_aside")
         # The measures stand between the views and the guard: otherwise Spark would push the guard
         # below a join, where it fails for rows that the join drops.
         observation = Observation(query_id)
         stepwise = definition.processor is Processor.STEP
         position = (definition.pos, definition.id) if stepwise else (None, None)
-        guarded = self._guards[definition.processor](
-            observed(rows, observation, *position), definition
-        )
+        guarded = observed(rows, observation, *position)
+        if stepwise:
+            guarded = guard_block(guarded, definition)
+        if raised is None:
+            guarded = guard_checks(guarded, definition)
         # 5. Load.
         crashpoint(f"{name}.before_write")
         path = self._tables.path(definition.table)
@@ -125,7 +164,7 @@ class Loader:
                 " written; somebody else writes under this topic's name"
             )
         seen = self._seen(recorded, work, observation, query_id)
-        return Outcome(seen.rows, recorded.version, seen)
+        return Outcome(seen.rows, recorded.version, seen, columns=columns_of(rows))
 
     def _write(self, session: SparkSession, rows: DataFrame, work: Work, path: str) -> None:
         try:
@@ -153,6 +192,18 @@ class Loader:
         rows = recorded.rows or 0
         note = "the block was in the table already: its write was skipped"
         return Outcome(rows, recorded.version, Measures(self._runtime.uuid(), rows), note)
+
+
+def _is_vacuumed(error: Exception) -> bool:
+    return any(sign in str(error) for sign in _VACUUMED)
+
+
+def _reach(work: Work, raised: Raised | None) -> Reach | None:
+    """Say which rows block() is true for; None for those of the block, as declared."""
+    if raised is None or work.definition.processor is Processor.RELOAD:
+        return None
+    again = {row.position for row in work.waiting} - raised.waiting.keys()
+    return Reach(work.block.last, work.block.next, frozenset(raised.new), frozenset(again))
 
 
 def already_loaded(recorded: Recorded, definition: Definition, block: Block) -> bool:
@@ -196,17 +247,13 @@ def _metadata(work: Work) -> str:
 def explain(error: BaseException, definition: Definition) -> str:
     """Say why the load failed; our own markers first."""
     text = str(error)
-    if "TIDEGATE_POSITION" in text:
+    if BAD_POSITION in text:
         return (
             f"a view of {definition.topic} gives a {definition.pos} or {definition.id} outside of"
             " the block; give on the base row's position as block() got it"
         )
     if "TIDEGATE_KIND" in text:
         return " ".join(text.partition("TIDEGATE_KIND")[2].split("SQLSTATE")[0].split())
-    if "TIDEGATE_CHECK" in text:
-        name = text.partition("TIDEGATE_CHECK ")[2].split()[0]
-        condition = definition.checks.get(name, "")
-        return f"the check {name} ({condition}) does not hold for every row; nothing was written"
     return sentence(error)
 
 

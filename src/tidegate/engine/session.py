@@ -25,6 +25,11 @@ _SESSION = {
 """Settings that a new session does not inherit."""
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Hold back py4j's stack trace of a ctrl-C, which it gives past its own logger."""
+    return not str(record.msg).startswith("KeyboardInterrupt while sending command")
+
+
 class SparkHost:
     """Starts Spark when it is first needed, and ends it with the process."""
 
@@ -73,14 +78,13 @@ class SparkHost:
         # pyspark prints a stack trace as JSON for each SQL error; users get a sentence instead.
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        logging.getLogger().addFilter(_is_news)
         return self._remote() if self.connect else self._classic()
 
     def _remote(self) -> SparkSession:
-
         return SparkSession.builder.remote(self._master).create()
 
     def _classic(self) -> SparkSession:
-
         os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if self._master.startswith("local"):

@@ -13,24 +13,6 @@ from tidegate.model.lineage import Definition
 _RANK = "__tidegate_rank"
 
 
-def guard_block(rows: DataFrame, definition: Definition) -> DataFrame:
-    """Fail the load on a row outside of the block, or one that a check is not true for."""
-    pos, id = f"`{definition.pos}`", f"`{definition.id}`"
-    inside = f"block({pos}, {id}, typeof({pos}))"
-    return guard_checks(rows.where(_or_raise(inside, "TIDEGATE_POSITION")), definition)
-
-
-def guard_checks(rows: DataFrame, definition: Definition) -> DataFrame:
-    """Fail the load on a row that a check is not true for; NULL is not true."""
-    for name, condition in definition.checks.items():
-        rows = rows.where(_or_raise(f"coalesce(({condition}), false)", f"TIDEGATE_CHECK {name} "))
-    return rows
-
-
-def _or_raise(condition: str, marker: str) -> str:
-    return f"CASE WHEN {condition} THEN true ELSE raise_error('{marker}') END"
-
-
 def write_step(
     session: SparkSession, rows: DataFrame, work: Work, path: str, metadata: str
 ) -> None:

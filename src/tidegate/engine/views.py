@@ -8,7 +8,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.failures import sentence
-from tidegate.engine.functions import define_constants, define_functions
+from tidegate.engine.functions import Reach, define_constants, define_functions
 from tidegate.engine.looks import Tables
 from tidegate.errors import FlowFailed
 from tidegate.model.execution import Block
@@ -25,8 +25,14 @@ class Workbench:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def define(self, session: SparkSession, definition: Definition, block: Block) -> None:
-        """Make the functions of the block."""
+    def define(
+        self,
+        session: SparkSession,
+        definition: Definition,
+        block: Block,
+        reach: Reach | None = None,
+    ) -> None:
+        """Make the functions of the block; `block()` is true for its rows, or for the reach."""
         last, next, seq = block.last, block.next, block.seq
         if definition.processor is Processor.RELOAD:
             define_constants(session, topic=definition.topic, last=last, next=next, seq=seq)
@@ -38,7 +44,13 @@ class Workbench:
                 f" and {definition.base_id} (a bigint) to carry a position"
             )
         define_functions(
-            session, topic=definition.topic, kind=base.kind, last=last, next=next, seq=seq
+            session,
+            topic=definition.topic,
+            kind=base.kind,
+            reach=reach or Reach(last, next),
+            last=last,
+            next=next,
+            seq=seq,
         )
 
     def rows(

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.model.execution import Execution
-from tidegate.model.lineage import Definition
+from tidegate.model.failed import FailedRow, FailedState
+from tidegate.model.lineage import Definition, TopicName
 
 
 def dataset_id(flow: str) -> str:
@@ -28,12 +29,18 @@ def task_started(execution: Execution, definition: Definition | None, at: int) -
 
 
 def task_completed(
-    started: Mapping[str, Any], location: int, *, succeeded: int, failed: int, at: int
+    started: Mapping[str, Any],
+    location: int,
+    *,
+    succeeded: int,
+    failed: int,
+    retryable: bool,
+    at: int,
 ) -> dict[str, Any]:
     """End a run that did its work; `started` stands at `location`."""
     return {
         **_end("task-completed", started, location, at),
-        "retry_entities_exist": failed > 0,
+        "retry_entities_exist": retryable,
         "entities_succeeded": succeeded,
         "entities_failed": failed,
     }
@@ -51,6 +58,28 @@ def task_failed(
         "reason_why_stopped": reason,
         "source": started["source"],
         "sink": started["sink"],
+    }
+
+
+def write_error(execution: Execution, row: FailedRow, at: int) -> dict[str, Any]:
+    """Tell of a row that stays out of its table, or that is in it by now."""
+    waits = row.state is FailedState.WAITING
+    return {
+        "_id": f"write-error:{row.entity_id}",
+        "event_type": "write-error",
+        "task_definition": execution.flow_id,
+        "task_instance": execution.id,
+        # 1: this very row; the table as a whole was there to be written.
+        "error_code": 1,
+        "event_time": entity_time(at),
+        "retry_attempts": row.attempts,
+        "retryable": waits,
+        "dead": row.state is FailedState.DEAD,
+        "state": row.state.value,
+        "entity": {**row.entity, "_id": row.entity_id},
+        "exception": row.reason,
+        "underlying_exception": row.reason if row.raised else "",
+        "sink": {"type": "table", "table": TopicName.parse(execution.topic).table},
     }
 
 

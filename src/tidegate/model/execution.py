@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tidegate.model.failed import FailedRow
 from tidegate.model.lineage import Definition
 from tidegate.model.position import Position
 
@@ -87,6 +88,8 @@ class Offset:
     """The Delta versions that the last committed load read."""
     definition_version: int | None = None
     """The definition that the last committed load used."""
+    columns: Mapping[str, str] | None = None
+    """The columns that the last committed load gave, with their types; None when not known."""
     block: Block | None = None
     """The declared block that is not committed yet."""
 
@@ -107,6 +110,8 @@ class Limits:
     """Rows from this time on have to wait."""
     complete_to: int
     """complete_to of the topic once every eligible row is taken."""
+    retry: bool = False
+    """Rows that failed may pass by now, even where there are no new ones."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,10 @@ class Work:
     block: Block
     pinned: bool
     """An earlier execution died over this block: read the versions that it declared."""
+    waiting: tuple[FailedRow, ...] = ()
+    """Rows that failed before, to be tried again with this block."""
+    columns: Mapping[str, str] | None = None
+    """The columns that the topic gave last, with their types."""
 
 
 @dataclass(frozen=True)
@@ -164,3 +173,5 @@ class Outcome:
     measures: Measures | None
     note: str = ""
     """Anything that a person should know, such as a repeat that was skipped."""
+    columns: Mapping[str, str] | None = None
+    """The columns of the load, with their types; None when it was skipped."""

@@ -14,6 +14,8 @@ from tidegate.model.duration import HOUR
 
 DEFAULT_REPEAT = HOUR
 DEFAULT_MAXSTEP = 1_000_000
+DEFAULT_FAILED_ROWS = 1_000
+DEFAULT_RETRIES = 100
 TOPIC_COLUMN = "_topic"
 """The column that a table fed by several topics gets, with the topic of each row."""
 
@@ -77,6 +79,9 @@ class Definition:
     keys: tuple[str, ...] = ()
     deleted: str = ""
     checks: Mapping[str, str] = field(default_factory=dict)
+    max_failed_rows: int = DEFAULT_FAILED_ROWS
+    max_failed_share: float = 1.0
+    max_retries_per_entity: int = DEFAULT_RETRIES
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -67,6 +67,8 @@ class Facts:
     now: int
     ahead: Mapping[str, Ahead] = field(default_factory=dict)
     """By topic; one that is missing may have eligible rows."""
+    waiting: frozenset[str] = frozenset()
+    """The topics with rows that failed and wait to be tried again."""
     live_holders: frozenset[str] = frozenset()
     """The hostids whose processes still live."""
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -318,8 +320,6 @@ def _step(
         return Verdict(
             definition.topic, False, why, offset.complete_to, definition.base, broken=True
         )
-    if first == GREATEST:
-        return _fresh(definition, offset, tables, complete_to, ripe)
     rows = ahead.rows if ahead else 0
     reached = max(offset.last, before(offset.complete_to))
     limit = min(base.frontier, before(bound))
@@ -328,8 +328,24 @@ def _step(
         return _unbuilt(definition, tables, complete_to) or Verdict(
             offset.topic, True, "due: new rows", complete_to, limits=limits, rows_ahead=rows
         )
+    changed = _worth_a_retry(definition, offset, facts)
+    if changed:
+        limits = Limits(facts.now, offset.last, bound, complete_to, retry=True)
+        why = f"due: {changed}, and rows that failed wait for it"
+        return Verdict(offset.topic, True, why, complete_to, limits=limits)
+    if first == GREATEST:
+        return _fresh(definition, offset, tables, complete_to, ripe)
     why, by = _held(definition, tables, facts.now, slowest)
     return Verdict(offset.topic, False, why, complete_to, by, rows_ahead=rows)
+
+
+def _worth_a_retry(definition: Definition, offset: Offset, facts: Facts) -> str:
+    """Say what has changed since rows of the topic failed: without a change they fail again."""
+    if definition.topic not in facts.waiting:
+        return ""
+    if offset.definition_version is None:
+        return "asked for by hand"
+    return _changed(definition, offset, facts, definition.listed[1:])
 
 
 def _first_untaken(offset: Offset, base: TableState, ahead: Ahead | None) -> int:
@@ -407,7 +423,7 @@ def _reload(
         complete_to = min(complete_to, tables[slowest].complete_to)
     complete_to = max(offset.complete_to, complete_to)
     limits = Limits(facts.now, before(complete_to), complete_to, complete_to)
-    reason = _changed(definition, offset, facts)
+    reason = _changed(definition, offset, facts, definition.listed)
     if reason:
         return _unbuilt(definition, tables, offset.complete_to) or Verdict(
             offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits
@@ -419,14 +435,14 @@ def _reload(
     return Verdict(offset.topic, False, why, complete_to, by)
 
 
-def _changed(definition: Definition, offset: Offset, facts: Facts) -> str:
-    """Say what makes a Reload due; empty when its table would come out the same."""
+def _changed(definition: Definition, offset: Offset, facts: Facts, tables: Iterable[str]) -> str:
+    """Say what has changed since the last load; empty when it would come out the same."""
     if offset.seq == 0:
         return "never loaded"
     version = facts.versions.get(definition.topic)
     if version is not None and version != offset.definition_version:
         return "its definition changed"
-    for table in definition.listed:
+    for table in tables:
         look = facts.looks.get(table)
         if look is None or not look.exists:
             continue

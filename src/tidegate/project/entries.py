@@ -12,7 +12,15 @@ import yaml
 
 from tidegate.errors import Problem
 from tidegate.model.duration import parse_duration
-from tidegate.model.lineage import DEFAULT_MAXSTEP, Processor, TopicName, is_table
+from tidegate.model.failed import MOST_WAITING
+from tidegate.model.lineage import (
+    DEFAULT_FAILED_ROWS,
+    DEFAULT_MAXSTEP,
+    DEFAULT_RETRIES,
+    Processor,
+    TopicName,
+    is_table,
+)
 
 _LARGEST_FILE = 2_000_000
 _MOST_VALUES = 1_000_000
@@ -257,14 +265,39 @@ def _duration(value: Any) -> int | None:
 
 
 def _maxstep(value: Any) -> int:
+    return _count(value, "rows", 1, 2**31 - 1, DEFAULT_MAXSTEP)
+
+
+def _failed_rows(value: Any) -> int:
+    return _count(value, "rows", 0, MOST_WAITING, DEFAULT_FAILED_ROWS)
+
+
+def _retries(value: Any) -> int:
+    return _count(value, "tries", 0, 2**31 - 1, DEFAULT_RETRIES)
+
+
+def _count(value: Any, of: str, least: int, most: int, default: int) -> int:
     text = _text(value).replace("_", "").replace(",", "")
     if not text:
-        return DEFAULT_MAXSTEP
-    if not re.fullmatch("[0-9]{1,10}", text) or not 0 < int(text) < 2**31:
+        return default
+    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
         raise ValueError(
-            f"{_short(value)} is not a number of rows; write a whole one from 1 to {2**31 - 1:,}"
+            f"{_short(value)} is not a number of {of}; write a whole one from {least} to {most:,}"
         )
     return int(text)
+
+
+def _share(value: Any) -> float:
+    text = _text(value)
+    if not text:
+        return 1.0
+    number = text.removesuffix("%")
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?|\.[0-9]{1,6}", number):
+        raise ValueError(f"{_short(value)} is not a share; write 0.05 or 5%")
+    share = float(number) / (100 if text.endswith("%") else 1)
+    if share > 1:
+        raise ValueError(f"{_short(value)} is more than the whole block; write 0.05 or 5%")
+    return share
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -312,6 +345,9 @@ _FIELDS: dict[str, _Field] = {
     "keys": _Field(_columns_named, ()),
     "deleted": _Field(_text, ""),
     "checks": _Field(_checks, {}),
+    "max_failed_rows": _Field(_failed_rows, DEFAULT_FAILED_ROWS),
+    "max_failed_share": _Field(_share, 1.0),
+    "max_retries_per_entity": _Field(_retries, DEFAULT_RETRIES),
     "partition_by": _Field(_columns_named, ()),
     "cluster_by": _Field(_columns_named, ()),
     "properties": _Field(_texts, {}),

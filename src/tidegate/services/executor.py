@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from tidegate.crashpoint import crashpoint
 from tidegate.errors import ClaimLost, FlowFailed, TidegateError, TopicStopped
+from tidegate.model.blocks import Found
 from tidegate.model.execution import Block, Execution, Limits, Offset, OffsetState, Outcome, Work
+from tidegate.model.failed import RETRIED_AT_ONCE
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import Position
 from tidegate.ports import Commit, Holders, Lake, Runner, Runtime, Store
@@ -93,7 +95,9 @@ class Executor:
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
                 return
             offset, block = self._declare(execution, definition, found)
-        outcome = self._runners[definition.processor].run(Work(execution, definition, block, died))
+        waiting = tuple(self._store.failures.waiting(execution.topic, RETRIED_AT_ONCE))
+        work = Work(execution, definition, block, died, waiting, offset.columns)
+        outcome = self._runners[definition.processor].run(work)
         self._commit(execution, offset, block, outcome)
 
     def _declared(self, offset: Offset, block: Block) -> tuple[Definition, Block]:
@@ -122,8 +126,10 @@ class Executor:
             rows, full, complete_to = 0, False, start
         else:
             found = self._lake.find_block(definition, offset.last, limits.frontier, limits.bound)
-            if found is None:
+            if found is None and not limits.retry:
                 return None
+            # A block without rows of its own brings in those that failed before and pass now.
+            found = found or Found(offset.last, 0, full=False)
             end, rows, full = found.next, found.rows, found.full
             complete_to = end.pos if full else limits.complete_to
         return Block(
@@ -186,6 +192,7 @@ class Executor:
             full=block.full,
             versions=block.versions,
             definition_version=block.definition_version,
+            columns=outcome.columns or offset.columns,
             block=None,
         )
         crashpoint("block.before_commit")

@@ -141,6 +141,7 @@ def _limits(limits: Limits | None) -> dict[str, object]:
             "as_of": limits.as_of,
             "frontier": [limits.frontier.pos, limits.frontier.id],
             "bound": limits.bound,
+            "retry": limits.retry,
             "complete_to": limits.complete_to,
         }
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tidegate.model.execution import Offset
+from tidegate.model.failed import FailedState
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Ahead, Facts, Look, Plan, make_plan
 from tidegate.model.position import START, Position
@@ -52,10 +53,16 @@ class Lookout:
             looks=looks,
             now=self._as_of,
             ahead=self._all_ahead(offsets, looks),
+            waiting=frozenset(self._waiting()),
             live_holders=frozenset(filter(self._holders.lives, holders)),
             versions=self._versions(),
             eager=eager,
         )
+
+    def _waiting(self) -> Iterator[str]:
+        for topic, counts in self._store.failures.counts().items():
+            if counts.get(FailedState.WAITING):
+                yield topic
 
     def landed(self) -> list[Look]:
         """Give the looks at tables that others write, for the store to remember."""
@@ -74,9 +81,12 @@ class Lookout:
 
     def _tables_to_look_at(self) -> set[str]:
         tables: set[str] = set()
+        waiting = set(self._waiting())
         for definition in self._definitions.values():
             match definition.processor:
                 case Processor.RELOAD:
+                    tables.update(definition.listed)
+                case Processor.STEP if definition.topic in waiting:
                     tables.update(definition.listed)
                 case Processor.STEP:
                     tables.update(set(definition.depends_on) - self._builders.keys())

@@ -96,11 +96,20 @@ def reject(connection: Connection, execution: Execution, comment: str, at: int) 
         raise _not_assigned(execution)
 
 
-def finish(connection: Connection, execution: Execution, rows: int, comment: str, at: int) -> None:
-    """End an execution that did its work; raises ClaimLost."""
+def finish(
+    connection: Connection,
+    execution: Execution,
+    rows: int,
+    comment: str,
+    at: int,
+    failed: tuple[int, bool] = (0, False),
+) -> None:
+    """End an execution that did its work, with how many rows failed, and whether some wait."""
     ended = _end_running(connection, execution, ExecutionState.FINISHED, comment, at, rows)
     started, location = _started(connection, ended)
-    event = task_completed(started, location, succeeded=rows, failed=0, at=at)
+    event = task_completed(
+        started, location, succeeded=rows, failed=failed[0], retryable=failed[1], at=at
+    )
     append(connection, ended["flow_id"], [event], at)
 
 

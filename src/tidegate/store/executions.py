@@ -17,7 +17,7 @@ from tidegate.model.execution import (
     OffsetState,
 )
 from tidegate.ports import Commit
-from tidegate.store import execution_rows, journal
+from tidegate.store import execution_rows, failures, journal
 from tidegate.store.claims import Refusal, claim
 from tidegate.store.offset_rows import (
     block_columns,
@@ -118,7 +118,10 @@ def _commit(connection: Connection, commit: Commit) -> None:
         connection, commit.execution.topic, {**columns_of(offset), **block_columns(None)}, commit.at
     )
     outcome = commit.outcome
-    execution_rows.finish(connection, commit.execution, outcome.rows, outcome.note, commit.at)
+    failed = failures.settle(connection, commit.execution, commit.block.seq, commit.at)
+    execution_rows.finish(
+        connection, commit.execution, outcome.rows, outcome.note, commit.at, failed
+    )
     journal.record(connection, commit)
 
 

@@ -123,6 +123,7 @@ def columns_of(offset: Offset) -> dict[str, Any]:
         "full": offset.full,
         "versions": dict(offset.versions),
         "definition_version": offset.definition_version,
+        "columns": None if offset.columns is None else dict(offset.columns),
         **block_columns(offset.block),
     }
 
@@ -161,6 +162,7 @@ def offset_of(row: RowMapping) -> Offset:
         full=row["full"],
         versions=row["versions"],
         definition_version=row["definition_version"],
+        columns=row["columns"],
         block=_block_of(row),
     )
 

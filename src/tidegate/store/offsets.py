@@ -119,7 +119,8 @@ def _resume(connection: Connection, topic: str, at: int) -> None:
         raise WrongUse(f"{topic} is not stopped, its state is {stopped.state}: nothing to resume")
     changes: dict[str, Any] = {
         "state": resting(stopped.seq).value,
-        "failures": 0,
+        # An open block stays one that failed: a mended definition may finish it.
+        "failures": 1 if stopped.block else 0,
         "reason": "",
         "updated_at": at,
     }

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -80,6 +80,7 @@ offsets = Table(
     Column("full", Boolean, nullable=False),
     _json("versions"),
     _number("definition_version", nullable=True),
+    _json("columns", nullable=True),
     # The declared block, all NULL while there is none. Its `next` stands above; its start is kept
     # as declared, not taken from `last`.
     _number("block_last_pos", nullable=True),
@@ -186,6 +187,27 @@ etl_log = Table(
     _text("execution_id"),
     *_stamps(),
     Index("etl_log_topic", "topic", "ts"),
+)
+
+failed_rows = Table(
+    "failed_rows",
+    metadata,
+    Column("topic", Text, primary_key=True),
+    Column("entity_id", Text, primary_key=True),
+    _number("pos"),
+    _number("id"),
+    _number("hash"),
+    Column("raised", Boolean, nullable=False),
+    # NULL while a load has found it and its block is not committed.
+    _text("state", nullable=True),
+    _number("attempts"),
+    _text("reason"),
+    _json("entity"),
+    # What it becomes with the commit of that block.
+    _number("pending_seq", nullable=True),
+    _json("pending", nullable=True),
+    *_stamps(),
+    Index("failed_rows_state", "topic", "state", "attempts"),
 )
 
 datasets = Table(

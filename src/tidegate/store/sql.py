@@ -8,6 +8,7 @@ from pathlib import Path
 from tidegate.store.backend import Backend, backend_for
 from tidegate.store.datasets import SqlDatasets
 from tidegate.store.executions import SqlExecutions
+from tidegate.store.failures import SqlFailures
 from tidegate.store.journal import SqlJournal
 from tidegate.store.lineages import SqlLineages
 from tidegate.store.offsets import SqlOffsets
@@ -28,6 +29,7 @@ class SqlStore:
     executions: SqlExecutions
     datasets: SqlDatasets
     journal: SqlJournal
+    failures: SqlFailures
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -56,4 +58,5 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
         executions=SqlExecutions(reader, writer),
         datasets=SqlDatasets(reader),
         journal=SqlJournal(reader),
+        failures=SqlFailures(reader, writer),
     )

@@ -1,0 +1,169 @@
+"""Rows that fail: set aside with their reason, tried again with later blocks, dead at the limit.
+
+Each of them is exactly one of written, waiting and dead. What a load finds out is kept as pending
+before its write, and becomes true with the commit of its block: so a crash between the two loses
+no row, and a write that is skipped as a repeat still knows what became of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from tidegate.model.position import Position
+
+MOST_WAITING = 10_000
+"""Rows of a topic that may wait at a time; over it the step fails."""
+RETRIED_AT_ONCE = 1_000
+"""Waiting rows that one block tries again, those with the fewest attempts first."""
+
+
+class FailedState(StrEnum):
+    """What has become of a row that failed, and who moves it on."""
+
+    WAITING = "waiting"  # by the commit of a block; later blocks try it again
+    WRITTEN = "written"  # by the commit of the block that brought it in; an end
+    DEAD = "dead"  # by the commit of the block that tried it once too often; an end
+
+
+@dataclass(frozen=True)
+class FailedRow:
+    """A row that stays out of its table, with the reason."""
+
+    position: Position
+    """Of the base row; (0, 0) in a Reload."""
+    hash: int
+    """Tells the rows of one position apart: of the row's content or, with keys, of its keys."""
+    entity: Mapping[str, Any]
+    reason: str
+    raised: bool = False
+    """Spark failed over the base row, which then is the entity; else a check was not true."""
+    attempts: int = 0
+    """How often it was tried again."""
+    state: FailedState = FailedState.WAITING
+
+    @property
+    def entity_id(self) -> str:
+        return f"{self.position.pos}:{self.position.id}:{self.hash & (2**64 - 1):016x}"
+
+    def tried_again(self, reason: str, most: int) -> FailedRow:
+        """Count a try that failed too."""
+        tries = self.attempts + 1
+        state = FailedState.DEAD if tries >= most else FailedState.WAITING
+        return replace(self, attempts=tries, reason=reason, state=state)
+
+    def brought_in(self) -> FailedRow:
+        return replace(self, attempts=self.attempts + 1, state=FailedState.WRITTEN)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a view gives now for a position or key that had failed."""
+
+    position: Position
+    hash: int
+    failed: str | None = None
+    """The check that is not true for it; None when it may pass."""
+    entity: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of the rows that were tried again."""
+
+    rows: tuple[FailedRow, ...]
+    """As they will stand, and those that came to light only now."""
+    allowed: frozenset[tuple[Position, int]]
+    """By position and hash: what is to be written now."""
+
+
+def settle_keyed(waiting: Iterable[FailedRow], seen: Sequence[Seen], most: int) -> Settled:
+    """Judge by key: the newest row of a key speaks for all of it."""
+    newest: dict[int, Seen] = {}
+    for row in sorted(seen, key=lambda row: row.position):
+        newest[row.hash] = row
+    rows: list[FailedRow] = []
+    for failed in waiting:
+        now = newest.get(failed.hash)
+        if failed.raised or now is None or now.failed is None:
+            rows.append(failed.brought_in())
+        else:
+            rows.append(replace(failed.tried_again(now.failed, most), entity=now.entity))
+    known = {failed.hash for failed in waiting if not failed.raised}
+    fresh = [row for row in newest.values() if row.failed is not None and row.hash not in known]
+    rows += [_failed(row, 0) for row in fresh]
+    return Settled(tuple(rows), frozenset((row.position, row.hash) for row in seen))
+
+
+def settle_appended(
+    waiting: Iterable[FailedRow],
+    seen: Iterable[Seen],
+    written: Collection[tuple[Position, int]],
+    most: int,
+) -> Settled:
+    """Judge by position: what the table does not hold yet, no more of it than was set aside."""
+    by_position: dict[Position, list[FailedRow]] = {}
+    for failed in waiting:
+        by_position.setdefault(failed.position, []).append(failed)
+    given: dict[Position, list[Seen]] = {}
+    for row in seen:
+        given.setdefault(row.position, []).append(row)
+    in_table = {position for position, _ in written}
+    rows: list[FailedRow] = []
+    allowed: set[tuple[Position, int]] = set()
+    for position, failed_rows in by_position.items():
+        new = [r for r in given.get(position, []) if (r.position, r.hash) not in written]
+        if position in in_table and len(new) > len(failed_rows):
+            # Its siblings have changed since: nobody can tell which of these is in the table.
+            why = f"the view gives other rows for {position} than those already in the table"
+            rows += [failed.tried_again(why, most) for failed in failed_rows]
+            continue
+        allowed |= {(row.position, row.hash) for row in new if row.failed is None}
+        rows += _settle_position(failed_rows, [r for r in new if r.failed is not None], most)
+    return Settled(tuple(rows), frozenset(allowed))
+
+
+def _settle_position(waiting: list[FailedRow], failing: list[Seen], most: int) -> list[FailedRow]:
+    reasons = {row.hash: row.failed or "" for row in failing}
+    rows = [
+        failed.tried_again(reasons[failed.hash], most)
+        if failed.hash in reasons
+        else failed.brought_in()
+        for failed in waiting
+    ]
+    known = {failed.hash for failed in waiting}
+    tries = max(failed.attempts for failed in waiting)
+    # The same row with other content that fails too: it inherits the tries.
+    rows += [
+        _failed(row, tries).tried_again(row.failed or "", most)
+        for row in failing
+        if row.hash not in known
+    ]
+    return rows
+
+
+def settle_reloaded(waiting: Iterable[FailedRow], seen: Iterable[Seen], most: int) -> Settled:
+    """Judge by content: a Reload gives every row again."""
+    reasons = {row.hash: row.failed for row in seen if row.failed is not None}
+    rows = (
+        failed.tried_again(reasons[failed.hash], most)
+        if failed.hash in reasons
+        else failed.brought_in()
+        for failed in waiting
+    )
+    return Settled(tuple(rows), frozenset())
+
+
+def _failed(row: Seen, attempts: int) -> FailedRow:
+    return FailedRow(row.position, row.hash, row.entity, row.failed or "", attempts=attempts)
+
+
+def over_limit(failed: int, rows: int, most: int, share: float) -> str:
+    """Say which limit a block breaks with so many failing rows; empty when it breaks none."""
+    if failed > most:
+        return f"more than max_failed_rows, {most:,}"
+    if rows and failed / rows > share:
+        return f"{failed / rows:.0%} of the block, more than max_failed_share, {share:g}"
+    return ""

@@ -1,0 +1,191 @@
+"""Rows that fail: pending with a load, made true by the commit of its block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, bindparam, delete, func, select, update
+
+from tidegate.errors import WrongUse
+from tidegate.model.entities import write_error
+from tidegate.model.execution import Execution
+from tidegate.model.failed import FailedRow, FailedState
+from tidegate.model.position import Position
+from tidegate.store.datasets import append
+from tidegate.store.dialect import insert_into
+from tidegate.store.offset_rows import owned
+from tidegate.store.reader import Reader
+from tidegate.store.schema import failed_rows, offsets
+from tidegate.store.writer import Writer
+
+_COLUMNS = failed_rows.c
+_PENDING = select(failed_rows).where(
+    _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.pending_seq == bindparam("on_seq")
+)
+_WAITING = select(func.count()).where(
+    _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value
+)
+
+
+class SqlFailures:
+    """Implements `ports.Failures`."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
+
+    def waiting(self, topic: str, limit: int) -> Sequence[FailedRow]:
+        rows = self._reader.rows(
+            select(failed_rows)
+            .where(_COLUMNS.topic == topic, _COLUMNS.state == FailedState.WAITING.value)
+            .order_by(_COLUMNS.attempts, _COLUMNS.pos, _COLUMNS.id, _COLUMNS.entity_id)
+            .limit(limit)
+        )
+        return [_row_of(row) for row in rows]
+
+    def counts(self) -> Mapping[str, Mapping[FailedState, int]]:
+        rows = self._reader.rows(
+            select(_COLUMNS.topic, _COLUMNS.state, func.count().label("rows"))
+            .where(_COLUMNS.state.is_not(None))
+            .group_by(_COLUMNS.topic, _COLUMNS.state)
+        )
+        counted: dict[str, dict[FailedState, int]] = {}
+        for row in rows:
+            counted.setdefault(row["topic"], {})[FailedState(row["state"])] = row["rows"]
+        return counted
+
+    def pend(self, execution: Execution, seq: int, rows: Sequence[FailedRow], at: int) -> None:
+        self._writer.write(lambda connection: _pend(connection, execution, seq, rows, at))
+
+    def retry(self, topic: str, at: int) -> int:
+        return self._writer.write(lambda connection: _retry(connection, topic, at))
+
+
+def _pend(
+    connection: Connection, execution: Execution, seq: int, rows: Sequence[FailedRow], at: int
+) -> None:
+    owned(connection, execution)
+    topic = execution.topic
+    # What an earlier attempt at the block found is no longer what this one will write.
+    connection.execute(delete(failed_rows).where(_COLUMNS.topic == topic, _COLUMNS.state.is_(None)))
+    connection.execute(
+        update(failed_rows)
+        .where(_COLUMNS.topic == topic, _COLUMNS.pending_seq.is_not(None))
+        .values(pending_seq=None, pending=None)
+    )
+    if not rows:
+        return
+    statement = insert_into(connection.dialect.name, failed_rows)
+    new = statement.excluded
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[_COLUMNS.topic, _COLUMNS.entity_id],
+            set_={"pending_seq": new.pending_seq, "pending": new.pending, "updated_at": at},
+        ),
+        [_columns_of(topic, seq, row, at) for row in rows],
+    )
+
+
+def settle(connection: Connection, execution: Execution, seq: int, at: int) -> tuple[int, bool]:
+    """Make true what the block left pending; give how many failed, and whether some wait."""
+    place = {"on_topic": execution.topic, "on_seq": seq}
+    rows = [_pending_of(row) for row in connection.execute(_PENDING, place).mappings()]
+    if rows:
+        append(
+            connection,
+            execution.flow_id,
+            [write_error(execution, row, at) for row in rows],
+            at,
+        )
+        _forget(connection, execution.topic, seq)
+        _keep(connection, execution.topic, seq, rows, at)
+    failed = sum(row.state is not FailedState.WRITTEN for row in rows)
+    waiting: int = connection.execute(_WAITING, {"on_topic": execution.topic}).scalar_one()
+    return failed, waiting > 0
+
+
+def _forget(connection: Connection, topic: str, seq: int) -> None:
+    """Take out what the block settles; the log keeps its story."""
+    connection.execute(
+        delete(failed_rows).where(_COLUMNS.topic == topic, _COLUMNS.pending_seq == seq)
+    )
+
+
+def _keep(connection: Connection, topic: str, seq: int, rows: Sequence[FailedRow], at: int) -> None:
+    kept = [
+        {**_columns_of(topic, seq, row, at), "state": row.state.value, **_SETTLED}
+        for row in rows
+        if row.state is not FailedState.WRITTEN
+    ]
+    if kept:
+        connection.execute(failed_rows.insert(), kept)
+
+
+_SETTLED: Mapping[str, Any] = {"pending_seq": None, "pending": None}
+
+
+def _retry(connection: Connection, topic: str, at: int) -> int:
+    connection.execute(
+        update(failed_rows)
+        .where(_COLUMNS.topic == topic, _COLUMNS.state == FailedState.DEAD.value)
+        .values(state=FailedState.WAITING.value, attempts=0, updated_at=at)
+    )
+    waiting: int = connection.execute(_WAITING, {"on_topic": topic}).scalar_one()
+    if not waiting:
+        raise WrongUse(f"{topic} has no rows that failed: there is nothing to try again")
+    # Without a definition that they were tried with, the plan takes them for worth a try.
+    connection.execute(
+        update(offsets)
+        .where(offsets.c.topic == topic)
+        .values(definition_version=None, updated_at=at)
+    )
+    return waiting
+
+
+def _columns_of(topic: str, seq: int, row: FailedRow, at: int) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "entity_id": row.entity_id,
+        "pos": row.position.pos,
+        "id": row.position.id,
+        "hash": row.hash,
+        "raised": row.raised,
+        "state": None,
+        "attempts": row.attempts,
+        "reason": row.reason,
+        "entity": dict(row.entity),
+        "pending_seq": seq,
+        "pending": {
+            "state": row.state.value,
+            "attempts": row.attempts,
+            "reason": row.reason,
+            "entity": dict(row.entity),
+        },
+        "created_at": at,
+        "updated_at": at,
+    }
+
+
+def _row_of(row: RowMapping) -> FailedRow:
+    return FailedRow(
+        position=Position(row["pos"], row["id"]),
+        hash=row["hash"],
+        entity=row["entity"],
+        reason=row["reason"],
+        raised=row["raised"],
+        attempts=row["attempts"],
+        state=FailedState(row["state"] or FailedState.WAITING),
+    )
+
+
+def _pending_of(row: RowMapping) -> FailedRow:
+    pending = row["pending"]
+    return FailedRow(
+        position=Position(row["pos"], row["id"]),
+        hash=row["hash"],
+        entity=pending["entity"],
+        reason=pending["reason"],
+        raised=row["raised"],
+        attempts=pending["attempts"],
+        state=FailedState(pending["state"]),
+    )

@@ -1,0 +1,87 @@
+"""Rows that fail: pending until the commit, then waiting, written or dead, each once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.scenes import NOW, TOPIC, block, claimed, commit_of, declared, offset
+from tidegate.errors import ClaimLost, WrongUse
+from tidegate.model.failed import FailedRow, FailedState
+from tidegate.model.position import Position
+from tidegate.ports import Store
+
+ROW = FailedRow(Position(5, 1), -7, {"x": 1}, "no")
+
+
+def waiting(store: Store) -> list[FailedRow]:
+    return list(store.failures.waiting(TOPIC, 100))
+
+
+def test_what_a_load_finds_counts_only_with_its_commit(store: Store) -> None:
+    made = declared(store, "e1")
+    store.failures.pend(made, 1, [ROW, replace(ROW, hash=8)], NOW)
+    store.failures.pend(made, 1, [ROW], NOW)
+    assert waiting(store) == []
+    assert store.failures.counts() == {}
+    store.executions.commit(commit_of(made))
+    assert waiting(store) == [ROW]
+    assert store.failures.counts() == {TOPIC: {FailedState.WAITING: 1}}
+    log = store.datasets.entities(TOPIC)
+    assert [entity["event_type"] for entity in log][-2:] == ["write-error", "task-completed"]
+    assert log[-1]["entities_failed"] == 1
+    assert log[-1]["retry_entities_exist"]
+    error = log[-2]
+    assert error["_id"] == f"write-error:{error['entity']['_id']}"
+    assert (error["retry_attempts"], error["retryable"], error["dead"]) == (0, True, False)
+
+
+def test_a_retry_moves_a_row_on_once(store: Store) -> None:
+    made = declared(store, "e1")
+    store.failures.pend(made, 1, [ROW, replace(ROW, hash=8)], NOW)
+    store.executions.commit(commit_of(made))
+    following = block(2, last=block(1).next)
+    again = declared(store, "e2", following)
+    first, second = sorted(waiting(store), key=lambda row: row.hash)
+    store.failures.pend(again, 2, [first.brought_in(), second.tried_again("never", 1)], NOW)
+    assert len(waiting(store)) == 2
+    store.executions.commit(commit_of(again, following))
+    assert waiting(store) == []
+    assert store.failures.counts() == {TOPIC: {FailedState.DEAD: 1}}
+    by_id = {entity["_id"]: entity for entity in store.datasets.latest(TOPIC)}
+    written = by_id[f"write-error:{first.entity_id}"]
+    dead = by_id[f"write-error:{second.entity_id}"]
+    assert (written["state"], written["retryable"], written["dead"]) == ("written", False, False)
+    assert (dead["state"], dead["retryable"], dead["dead"]) == ("dead", False, True)
+    assert not by_id["task-completed"]["retry_entities_exist"]
+
+
+def test_a_retry_by_hand_revives_the_dead(store: Store) -> None:
+    made = declared(store, "e1")
+    dead = replace(ROW, attempts=9, state=FailedState.DEAD)
+    store.failures.pend(made, 1, [dead, replace(ROW, hash=8)], NOW)
+    store.executions.commit(commit_of(made))
+    assert store.failures.retry(TOPIC, NOW) == 2
+    assert waiting(store) == [replace(ROW, hash=8), ROW]
+    assert offset(store).definition_version is None
+    with pytest.raises(WrongUse, match="no rows that failed"):
+        store.failures.retry("fact.other", NOW)
+
+
+def test_who_lost_the_topic_keeps_nothing(store: Store) -> None:
+    made = claimed(store, "e1")
+    store.offsets.unlock(TOPIC, NOW)
+    with pytest.raises(ClaimLost):
+        store.failures.pend(made, 1, [ROW], NOW)
+
+
+def test_a_failed_attempt_leaves_nothing_waiting(store: Store) -> None:
+    made = declared(store, "e1")
+    store.failures.pend(made, 1, [ROW], NOW)
+    store.executions.fail(made, "disk full", "", False, NOW)
+    assert waiting(store) == []
+    again = claimed(store, "e2")
+    store.failures.pend(again, 1, [], NOW)
+    store.executions.commit(commit_of(again))
+    assert waiting(store) == []
