@@ -23,5 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=lambda item: ("spark", "fault", "property").count(folder(item)), reverse=True)
     for item in items:
-        group = folder(item) if folder(item) in TOGETHER else str(item.path.relative_to(here))
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(_group(item, folder(item))))
+
+
+def _group(item: pytest.Item, folder: str) -> str:
+    if folder in TOGETHER:
+        return folder
+    return item.nodeid if folder == "fault" else str(item.path)

@@ -13,7 +13,7 @@ LINEAGE: dict[str, Any] = {
     "table": "fact.orders",
     "depends_on": ["stage.orders"],
     "transforms": ["o"],
-    "maxstep": 40,
+    "maxstep": 60,
 }
 VIEW = "SELECT pos, id, k, amount FROM stage.orders WHERE block(pos, id)"
 POISON: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -114,6 +114,11 @@ def _print_entities(entities: list[Mapping[str, Any]]) -> None:
         told = ""
         if what == "task-completed":
             told = f"{entity['entities_succeeded']:,} rows"
+            if entity["entities_failed"]:
+                told += f", {entity['entities_failed']:,} failed"
+        elif what == "write-error":
+            tries = f" after {entity['retry_attempts']} tries" if entity["retry_attempts"] else ""
+            told = f"{entity['entity']['_id']} {entity['state']}{tries}: {entity['exception']}"
         elif what == "task-failed":
             told = str(entity["reason_why_stopped"]).partition("\n")[0]
         line = f"{entity['_location']:>6}  {at}  {what:<15} {entity['task_instance']}  {told}"

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from tidegate.engine.looks import Tables
-from tidegate.engine.views import literal, register_table
+from tidegate.engine.views import literal
 from tidegate.errors import FlowFailed, TopicStopped
 from tidegate.model.columns import compare
 from tidegate.model.execution import Work
@@ -24,7 +24,6 @@ def fit_table(session: SparkSession, tables: Tables, work: Work, rows: DataFrame
         _create(session, tables, definition, rows)
     elif columns_of(rows) != work.columns:
         _widen(session, tables, work, rows)
-    register_table(session, definition.table, tables.path(definition.table))
 
 
 def _widen(session: SparkSession, tables: Tables, work: Work, rows: DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -44,19 +45,25 @@ def define_functions(
     last: Position,
     next: Position,
     seq: int,
+    text: str,
 ) -> None:
-    """Make the functions of one block, for a base table whose pos is of that kind."""
+    """Make the functions of one block, for a base table whose pos is of that kind.
+
+    Each costs a statement, so only those that the text names are made, and block().
+    """
     for name, test in (("block", reach.condition(kind)), ("upto", up_to(kind, next))):
+        if name == "upto" and not _named(name, text):
+            continue
         session.sql(
             f"CREATE OR REPLACE TEMPORARY FUNCTION {name}"
             f"(pos {_TYPES[kind]}, id BIGINT, kind STRING) RETURNS BOOLEAN"
             f" RETURN {_right_kind(name, kind)} AND {test}"
         )
-    define_constants(session, topic=topic, last=last, next=next, seq=seq)
+    define_constants(session, topic=topic, last=last, next=next, seq=seq, text=text)
 
 
 def define_constants(
-    session: SparkSession, *, topic: str, last: Position, next: Position, seq: int
+    session: SparkSession, *, topic: str, last: Position, next: Position, seq: int, text: str
 ) -> None:
     """Make the functions that only tell which block is at work."""
     position = "STRUCT<pos: BIGINT, id: BIGINT>"
@@ -66,9 +73,15 @@ def define_constants(
         ("seq", "BIGINT", f"{seq}L"),
         ("topic", "STRING", f"'{topic}'"),
     ):
+        if not _named(name, text):
+            continue
         session.sql(
             f"CREATE OR REPLACE TEMPORARY FUNCTION {name}() RETURNS {returns} RETURN {value}"
         )
+
+
+def _named(function: str, text: str) -> bool:
+    return re.search(rf"\b{function}\b", text, re.IGNORECASE) is not None
 
 
 def in_block(kind: str, last: Position, next: Position) -> str:

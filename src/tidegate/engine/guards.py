@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from tidegate.model.lineage import Definition
+from tidegate.model.lineage import Definition, Processor
 
 BAD_POSITION = "TIDEGATE_POSITION"
 BAD_ROW = "TIDEGATE_CHECK"
 
 
-def guard_block(rows: DataFrame, definition: Definition) -> DataFrame:
-    """Fail on a row outside of the block."""
-    pos, id = f"`{definition.pos}`", f"`{definition.id}`"
-    return rows.where(_or_raise(f"block({pos}, {id}, typeof({pos}))", BAD_POSITION))
+def guard(rows: DataFrame, definition: Definition, *, checks: bool, movable: bool) -> DataFrame:
+    """Fail on a row outside of the block, and on one that a check is not true for.
 
-
-def guard_checks(rows: DataFrame, definition: Definition) -> DataFrame:
-    """Fail on a row that a check is not true for; NULL is not true."""
-    if not definition.checks:
+    Spark pushes a plain condition below joins, where it fails for rows that the join drops. One
+    that is not movable counts its rows, which keeps it where it stands.
+    """
+    faults = []
+    if definition.processor is Processor.STEP:
+        pos, id = f"`{definition.pos}`", f"`{definition.id}`"
+        faults.append((f"block({pos}, {id}, typeof({pos}))", BAD_POSITION))
+    if checks and definition.checks:
+        # NULL is not true.
+        every = " AND ".join(f"coalesce(({check}), false)" for check in definition.checks.values())
+        faults.append((every, BAD_ROW))
+    if not faults:
         return rows
-    # One condition for all of them: each would cost a branch of its own in every row.
-    every = " AND ".join(f"coalesce(({check}), false)" for check in definition.checks.values())
-    return rows.where(_or_raise(every, BAD_ROW))
-
-
-def _or_raise(condition: str, marker: str) -> str:
-    return f"CASE WHEN {condition} THEN true ELSE raise_error('{marker}') END"
+    cases = " ".join(f"WHEN NOT ({test}) THEN raise_error('{marker}')" for test, marker in faults)
+    passes = "true" if movable else "monotonically_increasing_id() >= 0"
+    return rows.where(f"CASE {cases} ELSE {passes} END")

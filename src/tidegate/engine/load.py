@@ -25,9 +25,9 @@ from tidegate.engine.bisect import Bisection, can_be_split
 from tidegate.engine.destination import columns_of, fit_table, in_order
 from tidegate.engine.failures import blames_a_row, sentence
 from tidegate.engine.functions import Reach
-from tidegate.engine.guards import BAD_POSITION, BAD_ROW, guard_block, guard_checks
+from tidegate.engine.guards import BAD_POSITION, BAD_ROW, guard
 from tidegate.engine.looks import Tables, app_id
-from tidegate.engine.measures import measures, observed
+from tidegate.engine.measures import measures, observed, written
 from tidegate.engine.session import SparkHost
 from tidegate.engine.views import Workbench
 from tidegate.errors import FlowFailed, TidegateError, TopicStopped
@@ -142,16 +142,14 @@ class Loader:
         if raised is not None:
             rows = self._aside.sift(session, rows, work, versions, raised)
             crashpoint(f"{name}.after_aside")
-        # The measures stand between the views and the guard: otherwise Spark would push the guard
-        # below a join, where it fails for rows that the join drops.
-        observation = Observation(query_id)
-        stepwise = definition.processor is Processor.STEP
-        position = (definition.pos, definition.id) if stepwise else (None, None)
-        guarded = observed(rows, observation, *position)
-        if stepwise:
-            guarded = guard_block(guarded, definition)
-        if raised is None:
-            guarded = guard_checks(guarded, definition)
+        observation: Observation | None = None
+        if definition.keys:
+            # A MERGE rewrites whole files, whose statistics then tell of more than the block.
+            # And it reads a source twice that is not the same each time, as a counted one.
+            observation = Observation(query_id)
+            rows = observed(rows, observation, definition.pos, definition.id)
+        movable = observation is not None
+        guarded = guard(rows, definition, checks=raised is None, movable=movable)
         # 5. Load.
         crashpoint(f"{name}.before_write")
         path = self._tables.path(definition.table)
@@ -178,15 +176,22 @@ class Loader:
                 raise
 
     def _seen(
-        self, recorded: Recorded, work: Work, observation: Observation, query_id: str
+        self, recorded: Recorded, work: Work, observation: Observation | None, query_id: str
     ) -> Measures:
-        if recorded.execution_id != work.execution.id:
-            return Measures(query_id, recorded.rows or 0)
+        counted = Measures(query_id, recorded.rows or 0)
+        if recorded.execution_id != work.execution.id or recorded.version is None:
+            return counted
+        definition = work.definition
+        if observation is None:
+            files = self._tables.added(definition.table, recorded.version)
+            stepwise = definition.processor is Processor.STEP
+            position = (definition.pos, definition.id) if stepwise else ("", "")
+            return written(counted, files, *position)
         try:
             return measures(query_id, observation.get)
         except (Py4JError, PySparkException):
             # Spark drops the measures together with a relation that it finds to be empty.
-            return Measures(query_id, recorded.rows or 0)
+            return counted
 
     def _skipped(self, recorded: Recorded) -> Outcome:
         rows = recorded.rows or 0

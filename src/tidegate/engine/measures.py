@@ -1,7 +1,15 @@
-"""What a load sees of its own rows while it writes them: the figures of the ETL log."""
+"""What a load sees of its own rows while it writes them: the figures of the ETL log.
+
+Whoever writes a Delta file counts it, so for what is appended or overwritten the commit knows them.
+Only a MERGE, which rewrites files with rows of others in them, has its rows observed.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -10,6 +18,7 @@ from pyspark.sql import functions as F
 from tidegate.model.execution import Measures
 
 _FILLED = "filled "
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def observed(
@@ -45,6 +54,48 @@ def _millis(frame: DataFrame, name: str) -> Column:
             return F.unix_millis(column.cast("timestamp"))
         case _:
             return column.cast("bigint")
+
+
+def written(counted: Measures, files: Sequence[Mapping[str, Any]], pos: str, id: str) -> Measures:
+    """Add up the statistics of the files that a commit wrote; a file without them tells nothing."""
+    told = [json.loads(file.get("stats") or "{}") for file in files]
+    if not all("nullCount" in stats for stats in told):
+        return counted
+    nulls: dict[str, int] = {}
+    for file, stats in zip(files, told, strict=True):
+        for name, count in _null_counts(file, stats):
+            nulls[name] = nulls.get(name, 0) + count
+    return replace(
+        counted,
+        max_id=max(_found(told, "maxValues", id), default=None),
+        min_ts=min(map(_time, _found(told, "minValues", pos)), default=None),
+        max_ts=max(map(_time, _found(told, "maxValues", pos)), default=None),
+        nulls=nulls,
+    )
+
+
+def _null_counts(file: Mapping[str, Any], stats: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in (file.get("partitionValues") or {}).items():
+        yield name, stats["numRecords"] if value is None else 0
+    for name, count in stats["nullCount"].items():
+        # A struct has counts of its fields, and none of its own.
+        if isinstance(count, int):
+            yield name, count
+
+
+def _found(told: Sequence[Mapping[str, Any]], which: str, column: str) -> Iterator[Any]:
+    for stats in told:
+        for name, value in (stats.get(which) or {}).items():
+            if name.lower() == column.lower():
+                yield value
+
+
+def _time(value: int | str) -> int:
+    if isinstance(value, int):
+        return value
+    moment = datetime.fromisoformat(value)
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (zoned - _EPOCH) // timedelta(milliseconds=1)
 
 
 def measures(query_id: str, figures: dict[str, Any]) -> Measures:

@@ -24,6 +24,8 @@ class Workbench:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
+        self._registered: set[str] = set()
+        """Tables that the catalog, which all sessions share, is known to know."""
 
     def define(
         self,
@@ -34,8 +36,11 @@ class Workbench:
     ) -> None:
         """Make the functions of the block; `block()` is true for its rows, or for the reach."""
         last, next, seq = block.last, block.next, block.seq
+        text = "\n".join((*definition.views.values(), definition.before, definition.after))
         if definition.processor is Processor.RELOAD:
-            define_constants(session, topic=definition.topic, last=last, next=next, seq=seq)
+            define_constants(
+                session, topic=definition.topic, last=last, next=next, seq=seq, text=text
+            )
             return
         base = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
         if base is None:
@@ -51,6 +56,7 @@ class Workbench:
             last=last,
             next=next,
             seq=seq,
+            text=text,
         )
 
     def rows(
@@ -90,8 +96,11 @@ class Workbench:
         listed = {name.lower(): name for name in (*definition.listed, definition.table)}
         for name in names:
             spelled = listed.get(name.lower(), name)
+            if spelled in self._registered:
+                continue
             if spelled.count(".") == 1 and self._tables.exists(spelled):
                 register_table(session, spelled, self._tables.path(spelled))
+                self._registered.add(spelled)
 
 
 def register_table(session: SparkSession, name: str, path: str) -> None:
