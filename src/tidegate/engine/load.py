@@ -189,8 +189,9 @@ class Loader:
             return written(counted, files, *position)
         try:
             return measures(query_id, observation.get)
-        except (Py4JError, PySparkException):
-            # Spark drops the measures together with a relation that it finds to be empty.
+        except (Py4JError, PySparkException, KeyError):
+            # Spark drops the measures together with a relation that it finds to be empty, and a
+            # Connect server does not send those of a MERGE.
             return counted
 
     def _skipped(self, recorded: Recorded) -> Outcome:

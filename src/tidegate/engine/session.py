@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from weakref import WeakSet
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -48,6 +49,7 @@ class SparkHost:
         self._pass_fds = tuple(pass_fds)
         self._own_catalog = own_catalog
         self._root: SparkSession | None = None
+        self._remotes: WeakSet[SparkSession] = WeakSet()
         self._lock = threading.Lock()
 
     @property
@@ -63,15 +65,20 @@ class SparkHost:
         for name, value in _SESSION.items():
             session.conf.set(name, value)
         if self.connect:
+            # The rest is settled by who started the server.
             for name, value in self._conf.items():
-                session.conf.set(name, value)
+                if session.conf.isModifiable(name):
+                    session.conf.set(name, value)
         return session
 
     def stop(self) -> None:
         """End Spark; safe to call twice."""
         with self._lock:
             root, self._root = self._root, None
-        if root is not None:
+        # One that is left to the end of the process waits there for threads that are gone.
+        for remote in list(self._remotes):
+            remote.stop()
+        if root is not None and not self.connect:
             root.stop()
 
     def _start(self) -> SparkSession:
@@ -82,7 +89,9 @@ class SparkHost:
         return self._remote() if self.connect else self._classic()
 
     def _remote(self) -> SparkSession:
-        return SparkSession.builder.remote(self._master).create()
+        session = SparkSession.builder.remote(self._master).create()
+        self._remotes.add(session)
+        return session
 
     def _classic(self) -> SparkSession:
         os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
