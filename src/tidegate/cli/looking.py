@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +39,8 @@ def lag(
     """Show every topic: how far it is, how far behind, and why. Writes nothing, starts no JVM."""
     with opened(context) as parts:
         if watch:
-            _watch(parts, every, json=json)
+            with suppress(KeyboardInterrupt):
+                _watch(parts, every, json=json)
         elif json:
             print_json(_lag_rows(parts))
         else:

@@ -1,4 +1,4 @@
-"""`run`, `view`, `resume` and `retry`: work done now, in the foreground."""
+"""`run`, `view`, `explain`, `resume` and `retry`: work done now, in the foreground."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command()(view)
+    app.command()(explain)
     app.command()(resume)
     app.command()(retry)
 
@@ -117,24 +118,49 @@ def _print_report(report: Report) -> None:
             complain(f"{execution.topic}: {execution.comment}")
 
 
+View = Annotated[str, typer.Argument(help="A view of the project.")]
+Last = Annotated[str | None, typer.Option(help="POS,ID: rows behind it.")]
+Next = Annotated[str | None, typer.Option(help="POS,ID: rows up to it.")]
+Whose = Annotated[str | None, typer.Option(help="Whose view it is, if several use it.")]
+
+
 def view(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A view of the project.")],
-    last: Annotated[str | None, typer.Option(help="POS,ID: rows behind it.")] = None,
-    next: Annotated[str | None, typer.Option(help="POS,ID: rows up to it.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Whose view it is, if several use it.")] = None,
+    name: View,
+    last: Last = None,
+    next: Next = None,
+    topic: Whose = None,
     limit: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 20,
     json: Json = False,
 ) -> None:
     """Show what a view gives for a block; starts a JVM, writes nothing."""
-    from tidegate.cli.previews import preview
+    from tidegate.cli.previews import Asked, preview
 
     with opened(context) as parts, parts.spark() as spark:
-        columns, rows = preview(parts, spark, name, topic, last, next, limit)
+        columns, rows = preview(parts, spark, Asked(name, topic, last, next), limit)
         if json:
             print_json([dict(zip(columns, row, strict=True)) for row in rows])
         else:
             print_table(columns, rows, empty="The view gives no row for this block.")
+
+
+def explain(
+    context: typer.Context,
+    name: View,
+    last: Last = None,
+    next: Next = None,
+    topic: Whose = None,
+    json: Json = False,
+) -> None:
+    """Show how Spark would read a view for a block; starts a JVM, reads no row."""
+    from tidegate.cli.previews import Asked, plan_of
+
+    with opened(context) as parts, parts.spark() as spark:
+        plan = plan_of(parts, spark, Asked(name, topic, last, next))
+    if json:
+        print_json({"view": name, "plan": plan})
+    else:
+        print(plan)
 
 
 def retry(context: typer.Context, topic: str) -> None:
