@@ -188,3 +188,36 @@ def test_the_newest_row_of_a_key_stays_and_a_deleted_one_goes(shop: Shop) -> Non
         key=repr,
     )
     assert shop.rows("fact.latest", "k", "id", "amount") == kept
+
+
+def test_a_table_may_have_figures_of_its_own_in_the_log(shop: Shop) -> None:
+    lineage = {
+        "depends_on": ["stage.orders"],
+        "transforms": ["o"],
+        "maxstep": 6,
+    }
+    view = "SELECT pos, id, k, amount FROM stage.orders WHERE block(pos, id)"
+    log = (
+        "SELECT topic() AS topic, sum(orders.amount) AS revenue, map('k', max(k)) AS greatest"
+        " FROM fact.orders WHERE amount >= 0"
+    )
+    bad = "SELECT k FROM fact.bad"
+    shop.write(
+        {
+            "lineage.yaml": entries(
+                {"table": "fact.orders", **lineage}, {"table": "fact.bad", **lineage}
+            ),
+            "views/o.sql": view,
+            "logs/fact.orders.sql": log,
+            "logs/fact.bad.sql": bad,
+        }
+    )
+    shop.land("stage.orders", orders((n, n) for n in range(10)))
+    report = shop.run()
+    assert not report.failed
+    newest, first = shop.json("etl-log", "fact.orders")
+    assert newest["figures"] == {"topic": "fact.orders", "revenue": 30.0, "greatest": {"k": 4}}
+    assert first["figures"]["revenue"] == 15.0
+    told = {execution.comment for execution in report.executions if execution.topic == "fact.bad"}
+    assert told == {"logs/fact.bad.sql: it gives no row, or several; write a query that gives one"}
+    assert len(shop.rows("fact.bad", "id")) == 10

@@ -386,3 +386,37 @@ class TestFinding:
         gone.rmdir()
         with pytest.raises(WrongUse, match="the current folder cannot be read"):
             find_project(None)
+
+
+class TestLogs:
+    def test_a_log_query_belongs_to_the_topics_of_its_table(self, tmp_path: Path) -> None:
+        _write(tmp_path / "logs" / "fact.t.sql", "SELECT count(*) AS n FROM fact.t")
+        project = _load(
+            tmp_path,
+            "- {table: fact.t, depends_on: [stage.s], transforms: [v]}",
+            v="SELECT pos, id FROM stage.s WHERE block(pos, id)",
+        )
+        assert _told(project) == []
+        assert project.definitions["fact.t"].log == "SELECT count(*) AS n FROM fact.t"
+
+    @pytest.mark.parametrize(
+        ("name", "text", "words"),
+        [
+            ("fact.u", "SELECT count(*) FROM fact.u", "nothing builds a table fact.u"),
+            ("fact.t", "SELECT count(*) FROM stage.s", "does not read fact.t"),
+            ("fact.t", "SELECT :x FROM fact.t", "parameters do not go"),
+            ("fact.t", "DELETE FROM fact.t", "SELECT"),
+        ],
+    )
+    def test_one_that_does_not_fit_is_a_problem(
+        self, tmp_path: Path, name: str, text: str, words: str
+    ) -> None:
+        _write(tmp_path / "logs" / f"{name}.sql", text)
+        project = _load(
+            tmp_path,
+            "- {table: fact.t, depends_on: [stage.s], transforms: [v]}",
+            v="SELECT pos, id FROM stage.s WHERE block(pos, id)",
+        )
+        file, _, _, message = _only(project)
+        assert file == f"logs/{name}.sql"
+        assert words in message

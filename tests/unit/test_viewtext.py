@@ -13,6 +13,7 @@ from tidegate.model.viewtext import (
     pinned,
     reachable,
     read_view,
+    redirected,
     tables_read,
     typed,
 )
@@ -473,3 +474,15 @@ def test_tables_read_names_view_and_line_of_the_first_mention() -> None:
         "stage.x": ("bottom", 1),
         "stage.orders": ("top", 2),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT 1 FROM fact.o", "SELECT 1 FROM `v` AS `o` "),
+        ("SELECT x.a FROM Fact.`O` x, fact.o", "SELECT x.a FROM `v`  x, `v` AS `o` "),
+        ("SELECT 1 FROM stage.o -- fact.o", "SELECT 1 FROM stage.o -- fact.o"),
+    ],
+)
+def test_a_table_is_read_through_a_view_instead(text: str, expected: str) -> None:
+    assert redirected(text, "fact.o", "v") == expected

@@ -139,7 +139,7 @@ def etl_log(
     if json:
         print_json(found)
         return
-    columns = ("topic", "ts", "rows", "max_id", "min_ts", "max_ts", "max_lag", "nulls")
+    columns = ("topic", "ts", "rows", "max_id", "min_ts", "max_ts", "max_lag", "figures", "nulls")
     rows = [[*(row[name] for name in columns[:-1]), _some(row["nulls"])] for row in found]
     print_table(columns, rows, empty="Nothing was loaded yet.")
 
@@ -160,6 +160,7 @@ def _log_row(row: LogRow) -> dict[str, Any]:
         "max_ts": _time(seen.max_ts),
         "max_lag": row.max_lag,
         "nulls": dict(seen.nulls) if seen.nulls is not None else None,
+        "figures": dict(seen.figures) if seen.figures is not None else None,
         "query_id": seen.query_id,
         "execution_id": row.execution_id,
     }

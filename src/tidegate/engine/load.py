@@ -24,6 +24,7 @@ from tidegate.engine.aside import Raised, SetAside
 from tidegate.engine.bisect import Bisection, can_be_split
 from tidegate.engine.destination import columns_of, fit_table, in_order
 from tidegate.engine.failures import blames_a_row, sentence
+from tidegate.engine.figures import figures_of
 from tidegate.engine.functions import Reach
 from tidegate.engine.guards import BAD_POSITION, BAD_ROW, guard
 from tidegate.engine.looks import Tables, app_id
@@ -162,7 +163,20 @@ class Loader:
                 " written; somebody else writes under this topic's name"
             )
         seen = self._seen(recorded, work, observation, query_id)
-        return Outcome(seen.rows, recorded.version, seen, columns=columns_of(rows))
+        outcome = Outcome(seen.rows, recorded.version, seen, columns=columns_of(rows))
+        return self._with_figures(session, definition, outcome)
+
+    def _with_figures(
+        self, session: SparkSession, definition: Definition, outcome: Outcome
+    ) -> Outcome:
+        """Add what the table's own log query says; one that fails is told of, and fails nothing."""
+        if not definition.log or outcome.measures is None or outcome.committed_version is None:
+            return outcome
+        try:
+            figures = figures_of(session, self._tables, definition, outcome.committed_version)
+        except Exception as error:  # noqa: BLE001  (the load is in the table, whatever this was)
+            return replace(outcome, note=f"logs/{definition.table}.sql: {sentence(error)}")
+        return replace(outcome, measures=replace(outcome.measures, figures=figures))
 
     def _write(self, session: SparkSession, rows: DataFrame, work: Work, path: str) -> None:
         try:

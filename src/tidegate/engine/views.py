@@ -36,7 +36,9 @@ class Workbench:
     ) -> None:
         """Make the functions of the block; `block()` is true for its rows, or for the reach."""
         last, next, seq = block.last, block.next, block.seq
-        text = "\n".join((*definition.views.values(), definition.before, definition.after))
+        text = "\n".join(
+            (*definition.views.values(), definition.before, definition.after, definition.log)
+        )
         if definition.processor is Processor.RELOAD:
             define_constants(
                 session, topic=definition.topic, last=last, next=next, seq=seq, text=text

@@ -147,6 +147,8 @@ class Measures:
     min_ts: int | None = None
     max_ts: int | None = None
     nulls: Mapping[str, int] | None = None
+    figures: Mapping[str, Any] | None = None
+    """What the table's own log query gave for the block."""
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,8 @@ class Definition:
     views: Mapping[str, str] = field(default_factory=dict)
     """The views that the transforms reach, dependencies first: name to text."""
     vars: Mapping[str, Any] = field(default_factory=dict)
+    log: str = ""
+    """A query over the rows of a block, for figures of the user's own: `logs/<table>.sql`."""
 
     @cached_property
     def table(self) -> str:

@@ -187,6 +187,18 @@ def pinned(text: str, versions: Mapping[str, int]) -> str:
     return _with_inserts(text, inserts, 0, len(text))
 
 
+def redirected(text: str, table: str, view: str) -> str:
+    """Let a table be read through a view instead, under the name that the text knows it by."""
+    for reference in reversed(table_references(parse_view(text))):
+        if reference.name != table.lower() or reference.cte is not None:
+            continue
+        parts = reference.node.parts
+        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
+        alias = "" if reference.node.alias else f" AS `{parts[-1].name}`"
+        text = f"{text[:start]}`{view}`{alias} {text[end:]}"
+    return text
+
+
 def reachable(names: Sequence[str], views: Mapping[str, ViewText]) -> list[str]:
     """All views that `names` read, themselves included, each after the views that it reads."""
     known = {name.lower(): name for name in views}

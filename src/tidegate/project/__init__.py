@@ -11,7 +11,13 @@ from tidegate.errors import Problem, ProjectError, WrongUse
 from tidegate.model.lineage import Definition, Processor, TopicName
 from tidegate.model.viewtext import ViewCycleError, ViewText, reachable
 from tidegate.project.entries import Entry, read_entries
-from tidegate.project.rules import entry_problems, lineage_problems, read_views
+from tidegate.project.rules import (
+    entry_problems,
+    lineage_problems,
+    log_problems,
+    read_logs,
+    read_views,
+)
 from tidegate.settings import FILE, Settings, load_settings
 
 
@@ -68,6 +74,8 @@ def find_project(given: Path | None) -> Path:
 def load_project(folder: Path) -> Project:
     """Read a project whole; its problems come with it, all in one go."""
     views, problems = read_views(folder)
+    logs, wrong = read_logs(folder)
+    problems += wrong
     configured = True
     try:
         settings = load_settings(folder)
@@ -76,7 +84,8 @@ def load_project(folder: Path) -> Project:
         settings, configured = Settings.model_construct(folder=folder.resolve()), False
     entries, wrong = _read_lineage(folder)
     problems += wrong
-    definitions = _definitions(entries, views.texts, settings)
+    definitions = _definitions(entries, views.texts, logs, settings)
+    problems += log_problems(logs, definitions)
     variables = settings.vars if configured else None
     for topic, entry in entries.items():
         problems += entry_problems(entry, definitions[topic], views, variables)
@@ -111,9 +120,15 @@ def _lineage_files(folder: Path) -> list[Path]:
 
 
 def _definitions(
-    entries: Mapping[str, Entry], views: Mapping[str, ViewText], settings: Settings
+    entries: Mapping[str, Entry],
+    views: Mapping[str, ViewText],
+    logs: Mapping[str, ViewText],
+    settings: Settings,
 ) -> dict[str, Definition]:
     plain = {topic: _definition(entry, views, settings) for topic, entry in entries.items()}
+    for topic, definition in plain.items():
+        log = logs.get(definition.table.lower())
+        plain[topic] = replace(definition, log=log.text) if log else definition
     tagged = {d.table for d in plain.values() if TopicName.parse(d.topic).tag is not None}
     by_table = {definition.table: definition for definition in plain.values()}
     return {

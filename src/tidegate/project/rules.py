@@ -74,6 +74,44 @@ def read_views(folder: Path) -> tuple[Views, list[Problem]]:
     return views, problems
 
 
+def read_logs(folder: Path) -> tuple[dict[str, ViewText], list[Problem]]:
+    """Read `logs/<table>.sql`: queries over what a block brought into a table, by its name."""
+    logs: dict[str, ViewText] = {}
+    problems: list[Problem] = []
+    for path in sorted((folder / "logs").glob("*.sql")):
+        shown = f"logs/{path.name}"
+        try:
+            logs[path.stem.lower()] = read_view(path.stem, path.read_text(encoding="utf-8"))
+        except ViewSyntaxError as error:
+            problems.append(Problem(shown, error.line, "", error.message))
+        except UnicodeDecodeError:
+            problems.append(Problem(shown, 0, "", "is not UTF-8 text"))
+        except OSError as error:
+            problems.append(Problem(shown, 0, "", f"cannot be read: {error.strerror}"))
+    return logs, problems
+
+
+def log_problems(
+    logs: Mapping[str, ViewText], definitions: Mapping[str, Definition]
+) -> Iterator[Problem]:
+    """Judge the log queries by the tables that they are for."""
+    built = {
+        definition.table.lower()
+        for definition in definitions.values()
+        if definition.processor is not Processor.SOURCE
+    }
+    for table, log in logs.items():
+        shown = f"logs/{log.name}.sql"
+        if table not in built:
+            yield Problem(
+                shown, 0, "", f"nothing builds a table {log.name}; name it <db.table>.sql"
+            )
+        elif table not in {name.lower() for name in log.tables}:
+            yield Problem(shown, 1, "", f"does not read {log.name}, the table that it is for")
+        for parameter in sorted(log.parameters):
+            yield Problem(shown, 0, f":{parameter}", "parameters do not go into a log query")
+
+
 def entry_problems(
     entry: Entry, definition: Definition, views: Views, variables: Mapping[str, Any] | None
 ) -> list[Problem]:

@@ -95,6 +95,7 @@ def _record_load(connection: Connection, commit: Commit, measures: Measures) -> 
             "max_ts": measures.max_ts,
             "max_lag": row.max_lag,
             "nulls": None if measures.nulls is None else dict(measures.nulls),
+            "figures": None if measures.figures is None else dict(measures.figures),
             "query_id": measures.query_id,
             "execution_id": row.execution_id,
             "created_at": commit.at,
@@ -111,6 +112,7 @@ def _log_row(row: RowMapping) -> LogRow:
         min_ts=row["min_ts"],
         max_ts=row["max_ts"],
         nulls=row["nulls"],
+        figures=row["figures"],
     )
     return LogRow(row["topic"], row["ts"], measures, row["execution_id"])
 

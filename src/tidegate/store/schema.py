@@ -183,6 +183,7 @@ etl_log = Table(
     _number("max_ts", nullable=True),
     Column("max_lag", Double, nullable=True),
     _json("nulls", nullable=True),
+    _json("figures", nullable=True),
     _text("query_id"),
     _text("execution_id"),
     *_stamps(),

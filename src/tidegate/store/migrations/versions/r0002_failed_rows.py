@@ -1,4 +1,4 @@
-"""Rows that fail, and the columns that a topic gave last."""
+"""Rows that fail, the columns that a topic gave last, figures of the user's own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ down_revision = "0001"
 
 def upgrade() -> None:
     op.add_column("offsets", sa.Column("columns", sa.Text, nullable=True))
+    op.add_column("etl_log", sa.Column("figures", sa.Text, nullable=True))
     op.create_table(
         "failed_rows",
         sa.Column("topic", sa.Text, nullable=False),

@@ -1,0 +1,45 @@
+"""Figures of the user's own over the rows that a block brought: `logs/<table>.sql`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tidegate.engine.looks import Tables
+from tidegate.errors import FlowFailed
+from tidegate.model.lineage import TOPIC_COLUMN, Definition, Processor
+from tidegate.model.viewtext import redirected, typed
+
+_INSERTED = "__tidegate_inserted"
+
+
+def figures_of(
+    session: SparkSession, tables: Tables, definition: Definition, version: int
+) -> dict[str, Any]:
+    """Run the query with the destination's name meaning what this commit brought into it."""
+    table = session.read.format("delta").option("versionAsOf", version)
+    rows = table.load(tables.path(definition.table))
+    if definition.tagged:
+        rows = rows.where(f"`{TOPIC_COLUMN}` = '{definition.topic}'")
+    if definition.processor is Processor.STEP:
+        pos, id = f"`{definition.pos}`", f"`{definition.id}`"
+        rows = rows.where(f"block({pos}, {id}, typeof({pos}))")
+    rows.createOrReplaceTempView(_INSERTED)
+    text = redirected(typed(definition.log), definition.table, _INSERTED)
+    found = session.sql(text).limit(2).collect()
+    if len(found) != 1:
+        raise FlowFailed("it gives no row, or several; write a query that gives one")
+    return {name: _plain(value) for name, value in found[0].asDict(recursive=True).items()}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case _:
+            return str(value)
