@@ -58,3 +58,12 @@ def test_columns_of_a_sibling_are_not_missed(shop: Shop) -> None:
     rows = shop.rows("fact.all", "_topic", "amount", "k")
     assert rows.count(("fact.all#b", None, 1)) == 1
     assert rows.count(("fact.all#a", 1.0, None)) == 1
+
+
+def test_a_first_load_that_failed_does_not_settle_the_columns(shop: Shop) -> None:
+    told = build(shop, VIEW.replace("amount", "CAST(concat('x', id) AS INT) AS amount"), 0)
+    assert "CAST_INVALID_INPUT" in told
+    told = build(shop, VIEW.replace("amount", "CAST(concat('x', id) AS DATE) AS amount"), 10)
+    assert "CAST_INVALID_INPUT" in told
+    assert build(shop, VIEW, 20) == ""
+    assert len(shop.rows("fact.orders", "id", "amount")) == 30

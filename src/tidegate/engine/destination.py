@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from tidegate.engine.looks import Tables
-from tidegate.engine.views import literal
+from tidegate.engine.views import literal, register_table
 from tidegate.errors import FlowFailed, TopicStopped
 from tidegate.model.columns import compare
 from tidegate.model.execution import Work
@@ -20,7 +20,8 @@ def fit_table(session: SparkSession, tables: Tables, work: Work, rows: DataFrame
     It is created before the first write: two first writes to one path would conflict.
     """
     definition = work.definition
-    if not tables.exists(definition.table):
+    blank = work.block.seq == 1 and tables.is_blank(definition.table)
+    if blank or not tables.exists(definition.table):
         _create(session, tables, definition, rows)
     elif columns_of(rows) != work.columns:
         _widen(session, tables, work, rows)
@@ -36,8 +37,8 @@ def _widen(session: SparkSession, tables: Tables, work: Work, rows: DataFrame) -
     if difference.misfits:
         raise TopicStopped(
             f"its view does not fit {definition.table} any more:"
-            f" {'; '.join(difference.misfits)}; give the columns as they were, or build the table"
-            f" anew by tidegate rebuild {definition.topic}"
+            f" {'; '.join(difference.misfits)}; give the columns as they were, or delete the table"
+            f" and build it anew: tidegate offsets set {definition.topic} --last 0,-1 --force"
         )
     if difference.added:
         fields = [field for field in rows.schema.fields if field.name in difference.added]
@@ -53,10 +54,13 @@ def columns_of(rows: DataFrame) -> dict[str, str]:
 def _create(session: SparkSession, tables: Tables, definition: Definition, rows: DataFrame) -> None:
     database, _, name = definition.table.partition(".")
     session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
-    # The catalog may still know a table whose files are gone.
-    session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
+    if tables.exists(definition.table):
+        register_table(session, definition.table, tables.path(definition.table))
+    else:
+        # The catalog may still know a table whose files are gone.
+        session.sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
     session.sql(
-        f"CREATE TABLE IF NOT EXISTS `{database}`.`{name}`"
+        f"CREATE OR REPLACE TABLE `{database}`.`{name}`"
         f" ({', '.join(_column(definition, field) for field in rows.schema.fields)})"
         f" USING DELTA{_layout(definition)} LOCATION {literal(tables.path(definition.table))}"
     )

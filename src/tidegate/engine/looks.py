@@ -72,6 +72,13 @@ class Tables:
         # Opening the log takes ten times as long, and this is asked a dozen times a block.
         return next((Path(path) / "_delta_log").glob("*.json"), None) is not None
 
+    def is_blank(self, table: str) -> bool:
+        """Tell whether a table was made and never written: a failed first load leaves it so."""
+        found = self.open(table)
+        if found is None or found.file_uris():
+            return False
+        return all(str(commit.get("operation")).startswith("CREATE") for commit in _commits(found))
+
     def versions(self, tables: Sequence[str]) -> dict[str, int]:
         """Give the newest version of each of the tables that exist."""
         opened = {table: self.open(table) for table in tables}

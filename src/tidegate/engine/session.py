@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from tidegate.engine.failures import sentence
 from tidegate.engine.jars import spark_jars
 from tidegate.engine.java import find_java
 from tidegate.errors import SetupError, WrongUse
@@ -109,7 +110,7 @@ class SparkHost:
                 context = SparkContext(conf=conf, gateway=gateway)
             except Exception as error:
                 raise SetupError(
-                    f"Spark did not start on {self._master}: {str(error).splitlines()[0]};"
+                    f"Spark did not start on {self._master}: {sentence(error)};"
                     f" its own log is {self._scratch / 'spark.log'}"
                 ) from error
         if threading.current_thread() is threading.main_thread():
