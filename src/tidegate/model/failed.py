@@ -15,9 +15,7 @@ from typing import Any
 from tidegate.model.position import Position
 
 MOST_WAITING = 10_000
-"""Rows of a topic that may wait at a time; over it the step fails."""
-RETRIED_AT_ONCE = 1_000
-"""Waiting rows that one block tries again, those with the fewest attempts first."""
+"""Rows of a topic that may wait at a time, all tried again at once; over it the step fails."""
 
 
 class FailedState(StrEnum):

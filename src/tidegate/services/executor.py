@@ -10,7 +10,7 @@ from tidegate.crashpoint import crashpoint
 from tidegate.errors import ClaimLost, FlowFailed, TidegateError, TopicStopped
 from tidegate.model.blocks import Found
 from tidegate.model.execution import Block, Execution, Limits, Offset, OffsetState, Outcome, Work
-from tidegate.model.failed import RETRIED_AT_ONCE
+from tidegate.model.failed import MOST_WAITING
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import Position
 from tidegate.ports import Commit, Holders, Lake, Runner, Runtime, Store
@@ -95,7 +95,7 @@ class Executor:
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
                 return
             offset, block = self._declare(execution, definition, found)
-        waiting = tuple(self._store.failures.waiting(execution.topic, RETRIED_AT_ONCE))
+        waiting = tuple(self._store.failures.waiting(execution.topic, MOST_WAITING))
         work = Work(execution, definition, block, died, waiting, offset.columns)
         outcome = self._runners[definition.processor].run(work)
         self._commit(execution, offset, block, outcome)
