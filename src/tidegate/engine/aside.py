@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.functions import at_positions, millis
 from tidegate.engine.looks import PositionColumns, Tables
+from tidegate.engine.views import read_table
 from tidegate.errors import FlowFailed
 from tidegate.model.execution import Work
 from tidegate.model.failed import (
@@ -156,11 +157,8 @@ class SetAside:
         definition = work.definition
         columns = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
         assert columns is not None
-        reader = session.read.format("delta")
-        version = versions.get(definition.base)
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        table = reader.load(self._tables.path(definition.base))
+        path, version = self._tables.path(definition.base), versions.get(definition.base)
+        table = read_table(session, path, version)
         entity = f"to_json(struct({', '.join(f'`{name}`' for name in table.columns)}))"
         found = (
             _at(table, columns, raised.keys())
@@ -196,7 +194,7 @@ class SetAside:
         """Look at what the table holds at the positions that are tried again."""
         if not waiting:
             return set()
-        table = session.read.format("delta").load(self._tables.path(definition.table))
+        table = read_table(session, self._tables.path(definition.table))
         if definition.tagged:
             table = table.where(f"`{TOPIC_COLUMN}` = '{definition.topic}'")
         position = _position_columns(table, definition)

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from tidegate.engine.looks import Tables
-from tidegate.engine.views import literal, register_table
+from tidegate.engine.views import literal, read_table, register_table
 from tidegate.errors import FlowFailed, TopicStopped
 from tidegate.model.columns import compare
 from tidegate.model.execution import Work
@@ -30,7 +30,7 @@ def fit_table(session: SparkSession, tables: Tables, work: Work, rows: DataFrame
 def _widen(session: SparkSession, tables: Tables, work: Work, rows: DataFrame) -> None:
     """Add the columns that are new; stop the topic over any other difference."""
     definition, path = work.definition, tables.path(work.definition.table)
-    table = session.read.format("delta").load(path)
+    table = read_table(session, path)
     # A sibling topic's columns are not missing from one that has never given them.
     before = {} if work.columns is None and definition.tagged else work.columns
     difference = compare(columns_of(rows), columns_of(table), before)

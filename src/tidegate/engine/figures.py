@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidegate.engine.looks import Tables
+from tidegate.engine.views import read_table
 from tidegate.errors import FlowFailed
 from tidegate.model.lineage import TOPIC_COLUMN, Definition, Processor
 from tidegate.model.viewtext import redirected, typed
@@ -18,8 +19,7 @@ def figures_of(
     session: SparkSession, tables: Tables, definition: Definition, version: int
 ) -> dict[str, Any]:
     """Run the query with the destination's name meaning what this commit brought into it."""
-    table = session.read.format("delta").option("versionAsOf", version)
-    rows = table.load(tables.path(definition.table))
+    rows = read_table(session, tables.path(definition.table), version)
     if definition.tagged:
         rows = rows.where(f"`{TOPIC_COLUMN}` = '{definition.topic}'")
     if definition.processor is Processor.STEP:

@@ -116,6 +116,14 @@ def register_table(session: SparkSession, name: str, path: str) -> None:
     )
 
 
+def read_table(session: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Read a table of the lake by its place, as of a version where one is given."""
+    reader = session.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return reader.load(path)
+
+
 def literal(text: str) -> str:
     """Write a text as a Spark string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")

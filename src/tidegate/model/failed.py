@@ -74,7 +74,7 @@ class Settled:
     rows: tuple[FailedRow, ...]
     """As they will stand, and those that came to light only now."""
     allowed: frozenset[tuple[Position, int]]
-    """By position and hash: what is to be written now."""
+    """By position and hash, where positions decide: what is to be written now."""
 
 
 def settle_keyed(waiting: Iterable[FailedRow], seen: Sequence[Seen], most: int) -> Settled:
@@ -92,7 +92,7 @@ def settle_keyed(waiting: Iterable[FailedRow], seen: Sequence[Seen], most: int) 
     known = {failed.hash for failed in waiting if not failed.raised}
     fresh = [row for row in newest.values() if row.failed is not None and row.hash not in known]
     rows += [_failed(row, 0) for row in fresh]
-    return Settled(tuple(rows), frozenset((row.position, row.hash) for row in seen))
+    return Settled(tuple(rows), frozenset())
 
 
 def settle_appended(
@@ -124,13 +124,7 @@ def settle_appended(
 
 
 def _settle_position(waiting: list[FailedRow], failing: list[Seen], most: int) -> list[FailedRow]:
-    reasons = {row.hash: row.failed or "" for row in failing}
-    rows = [
-        failed.tried_again(reasons[failed.hash], most)
-        if failed.hash in reasons
-        else failed.brought_in()
-        for failed in waiting
-    ]
+    rows = _judged(waiting, failing, most)
     known = {failed.hash for failed in waiting}
     tries = max(failed.attempts for failed in waiting)
     # The same row with other content that fails too: it inherits the tries.
@@ -144,14 +138,18 @@ def _settle_position(waiting: list[FailedRow], failing: list[Seen], most: int) -
 
 def settle_reloaded(waiting: Iterable[FailedRow], seen: Iterable[Seen], most: int) -> Settled:
     """Judge by content: a Reload gives every row again."""
+    return Settled(tuple(_judged(waiting, seen, most)), frozenset())
+
+
+def _judged(waiting: Iterable[FailedRow], seen: Iterable[Seen], most: int) -> list[FailedRow]:
+    """Count the try of those that are seen to fail again; the others are in."""
     reasons = {row.hash: row.failed for row in seen if row.failed is not None}
-    rows = (
+    return [
         failed.tried_again(reasons[failed.hash], most)
         if failed.hash in reasons
         else failed.brought_in()
         for failed in waiting
-    )
-    return Settled(tuple(rows), frozenset())
+    ]
 
 
 def _failed(row: Seen, attempts: int) -> FailedRow:

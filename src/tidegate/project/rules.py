@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +57,7 @@ def read_views(folder: Path) -> tuple[Views, list[Problem]]:
     problems: list[Problem] = []
     for path in sorted((folder / "views").glob("*.sql")):
         shown, name = f"views/{path.name}", path.stem.lower()
-        try:
+        with _telling(shown, problems):
             if not _NAME.fullmatch(name):
                 raise ViewSyntaxError(0, "its name must be letters, digits and _ only")
             if name in views.files:
@@ -65,12 +66,6 @@ def read_views(folder: Path) -> tuple[Views, list[Problem]]:
             if path.stat().st_size > _LARGEST_VIEW:
                 raise ViewSyntaxError(0, "is larger than 1 MB; split it into several views")
             views.texts[name] = read_view(name, path.read_text(encoding="utf-8"))
-        except ViewSyntaxError as error:
-            problems.append(Problem(shown, error.line, "", error.message))
-        except UnicodeDecodeError:
-            problems.append(Problem(shown, 0, "", "is not UTF-8 text"))
-        except OSError as error:
-            problems.append(Problem(shown, 0, "", f"cannot be read: {error.strerror}"))
     return views, problems
 
 
@@ -79,16 +74,22 @@ def read_logs(folder: Path) -> tuple[dict[str, ViewText], list[Problem]]:
     logs: dict[str, ViewText] = {}
     problems: list[Problem] = []
     for path in sorted((folder / "logs").glob("*.sql")):
-        shown = f"logs/{path.name}"
-        try:
+        with _telling(f"logs/{path.name}", problems):
             logs[path.stem.lower()] = read_view(path.stem, path.read_text(encoding="utf-8"))
-        except ViewSyntaxError as error:
-            problems.append(Problem(shown, error.line, "", error.message))
-        except UnicodeDecodeError:
-            problems.append(Problem(shown, 0, "", "is not UTF-8 text"))
-        except OSError as error:
-            problems.append(Problem(shown, 0, "", f"cannot be read: {error.strerror}"))
     return logs, problems
+
+
+@contextmanager
+def _telling(shown: str, problems: list[Problem]) -> Iterator[None]:
+    """Turn a file that does not read into a problem, and go on with the next."""
+    try:
+        yield
+    except ViewSyntaxError as error:
+        problems.append(Problem(shown, error.line, "", error.message))
+    except UnicodeDecodeError:
+        problems.append(Problem(shown, 0, "", "is not UTF-8 text"))
+    except OSError as error:
+        problems.append(Problem(shown, 0, "", f"cannot be read: {error.strerror}"))
 
 
 def log_problems(

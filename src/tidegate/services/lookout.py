@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from tidegate.model.execution import Offset
 from tidegate.model.failed import FailedState
@@ -45,7 +45,8 @@ class Lookout:
 
     def facts(self, *, eager: bool) -> Facts:
         offsets = self._store.offsets.all()
-        looks = {table: self._look(table, offsets) for table in self._tables_to_look_at()}
+        waiting = self._waiting()
+        looks = {table: self._look(table, offsets) for table in self._tables_to_look_at(waiting)}
         holders = {offset.hostid for offset in offsets.values() if offset.hostid}
         return Facts(
             definitions=self._definitions,
@@ -53,21 +54,24 @@ class Lookout:
             looks=looks,
             now=self._as_of,
             ahead=self._all_ahead(offsets, looks),
-            waiting=frozenset(self._waiting()),
+            waiting=waiting,
             live_holders=frozenset(filter(self._holders.lives, holders)),
             versions=self._versions(),
             eager=eager,
         )
 
-    def _waiting(self) -> Iterator[str]:
-        for topic, counts in self._store.failures.counts().items():
-            if counts.get(FailedState.WAITING):
-                yield topic
+    def _waiting(self) -> frozenset[str]:
+        counts = self._store.failures.counts()
+        return frozenset(topic for topic in counts if counts[topic].get(FailedState.WAITING))
 
     def landed(self) -> list[Look]:
         """Give the looks at tables that others write, for the store to remember."""
         offsets = self._store.offsets.all()
-        tables = {table for table in self._tables_to_look_at() if table not in self._builders}
+        tables = {
+            table
+            for table in self._tables_to_look_at(self._waiting())
+            if table not in self._builders
+        }
         return [self._look(table, offsets) for table in sorted(tables)]
 
     def _versions(self) -> dict[str, int]:
@@ -79,9 +83,8 @@ class Lookout:
             for topic, definition in self._definitions.items()
         }
 
-    def _tables_to_look_at(self) -> set[str]:
+    def _tables_to_look_at(self, waiting: frozenset[str]) -> set[str]:
         tables: set[str] = set()
-        waiting = set(self._waiting())
         for definition in self._definitions.values():
             match definition.processor:
                 case Processor.RELOAD:

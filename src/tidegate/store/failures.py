@@ -41,7 +41,7 @@ class SqlFailures:
             .order_by(_COLUMNS.attempts, _COLUMNS.pos, _COLUMNS.id, _COLUMNS.entity_id)
             .limit(limit)
         )
-        return [_row_of(row) for row in rows]
+        return [_row_of(row, row) for row in rows]
 
     def counts(self) -> Mapping[str, Mapping[FailedState, int]]:
         rows = self._reader.rows(
@@ -89,14 +89,11 @@ def _pend(
 def settle(connection: Connection, execution: Execution, seq: int, at: int) -> tuple[int, bool]:
     """Make true what the block left pending; give how many failed, and whether some wait."""
     place = {"on_topic": execution.topic, "on_seq": seq}
-    rows = [_pending_of(row) for row in connection.execute(_PENDING, place).mappings()]
+    found = connection.execute(_PENDING, place).mappings()
+    rows = [_row_of(row, row["pending"]) for row in found]
     if rows:
-        append(
-            connection,
-            execution.flow_id,
-            [write_error(execution, row, at) for row in rows],
-            at,
-        )
+        errors = [write_error(execution, row, at) for row in rows]
+        append(connection, execution.flow_id, errors, at)
         _forget(connection, execution.topic, seq)
         _keep(connection, execution.topic, seq, rows, at)
     failed = sum(row.state is not FailedState.WRITTEN for row in rows)
@@ -166,26 +163,14 @@ def _columns_of(topic: str, seq: int, row: FailedRow, at: int) -> dict[str, Any]
     }
 
 
-def _row_of(row: RowMapping) -> FailedRow:
+def _row_of(row: RowMapping, told: RowMapping | Mapping[str, Any]) -> FailedRow:
+    """Read a row, with what is told of it: by itself, or by what is pending."""
     return FailedRow(
         position=Position(row["pos"], row["id"]),
         hash=row["hash"],
-        entity=row["entity"],
-        reason=row["reason"],
+        entity=told["entity"],
+        reason=told["reason"],
         raised=row["raised"],
-        attempts=row["attempts"],
-        state=FailedState(row["state"] or FailedState.WAITING),
-    )
-
-
-def _pending_of(row: RowMapping) -> FailedRow:
-    pending = row["pending"]
-    return FailedRow(
-        position=Position(row["pos"], row["id"]),
-        hash=row["hash"],
-        entity=pending["entity"],
-        reason=pending["reason"],
-        raised=row["raised"],
-        attempts=pending["attempts"],
-        state=FailedState(pending["state"]),
+        attempts=told["attempts"],
+        state=FailedState(told["state"]),
     )
