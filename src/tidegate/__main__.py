@@ -1,6 +1,5 @@
-"""`python -m tidegate` is the command `tidegate`."""
+"""`python -m tidegate`: the command, for a process that starts another."""
 
 from tidegate.cli import main
 
-if __name__ == "__main__":
-    main()
+main()

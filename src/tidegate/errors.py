@@ -5,7 +5,9 @@
     │   ├── ProjectError          problems found in a project, each with file, line and field
     │   └── UnknownName           a topic, view or flow that the project does not have
     ├── StoreError                the store cannot be used
+    │   └── StoreAway             it may be back in a moment: nothing is wrong with the call
     ├── MutexError                a topic is being worked on by somebody else
+    ├── Deposed                   another leads by now: write nothing more as the leader
     ├── ClaimLost                 the execution no longer owns its topic: walk away, write nothing
     ├── FlowFailed                an execution could not do its work; the position stays where it is
     │   └── TopicStopped          going on could harm the table: the topic waits for a person
@@ -67,12 +69,20 @@ class StoreError(TidegateError):
     """The store cannot be used."""
 
 
+class StoreAway(StoreError):
+    """The store cannot be reached now."""
+
+
 class MutexError(TidegateError):
     """The topic is being worked on by somebody else."""
 
     def __init__(self, topic: str, holder: str, since: str) -> None:
         self.topic, self.holder, self.since = topic, holder, since
         super().__init__(f"{topic} is held by {holder} since {since}")
+
+
+class Deposed(TidegateError):
+    """Another leads by now."""
 
 
 class ClaimLost(TidegateError):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tidegate.ports import Runtime
 
 _POLL_SECONDS = 0.1
+_DEATH_SECONDS = 5.0
+"""How long the kernel may take to clear away what was killed."""
 
 
 class FlockHolders:
@@ -46,6 +49,8 @@ class FlockHolders:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             # A sweep may have removed the file between the two calls: then it is nobody's lock.
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                os.truncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} {os.getpgrp()}".encode())
                 return descriptor
             os.close(descriptor)
 
@@ -77,6 +82,25 @@ class FlockHolders:
                 return False
             self._runtime.sleep(_POLL_SECONDS)
         return True
+
+    def end(self, hostid: str) -> None:
+        """Kill the process group of a holder that hangs, JVM and all, if it has one of its own.
+
+        As long as somebody holds the lock, the numbers that its file names are still theirs.
+        """
+        path = self._folder / f"{hostid.rpartition(':')[2]}.lock"
+        if hostid == self.me or not self._is_here(hostid) or not self.lives(hostid):
+            return
+        try:
+            pid, group = map(int, path.read_text(encoding="ascii").split())
+        except (OSError, ValueError):
+            # Not held by a worker of ours, or gone meanwhile: nothing that could be ended safely.
+            return
+        # A process that leads no group of its own shares it with a shell or a test.
+        if pid == group:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+            self.wait_for_end(hostid, _DEATH_SECONDS)
 
     def _is_here(self, hostid: str) -> bool:
         return hostid.partition(":")[0] == self._host

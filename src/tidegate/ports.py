@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from tidegate.model.blocks import Found
 from tidegate.model.execution import (
@@ -17,9 +17,25 @@ from tidegate.model.execution import (
     Work,
 )
 from tidegate.model.failed import FailedRow, FailedState
+from tidegate.model.instance import Instance, InstanceStatus
+from tidegate.model.messages import InstanceState
+from tidegate.model.leadership import Lease
 from tidegate.model.lineage import Definition
 from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import Position
+from tidegate.model.streams import Stream
+
+
+T = TypeVar("T")
+
+
+class Mailbox(Protocol, Generic[T]):
+    """Where threads of a process leave things for one another: the only thing that they share."""
+
+    def put(self, item: T) -> None: ...
+
+    def receive(self, timeout: float | None) -> T | None:
+        """Give the oldest item, waiting for one; None when the time is up."""
 
 
 class Runtime(Protocol):
@@ -35,6 +51,11 @@ class Runtime(Protocol):
 
     def uuid(self) -> str: ...
 
+    def spawn(self, name: str, work: Callable[[], None]) -> None:
+        """Let something go on beside this, until it returns or the process ends."""
+
+    def mailbox(self) -> Mailbox[Any]: ...
+
 
 class Holders(Protocol):
     """Who may hold a mutex, and whether they still live."""
@@ -48,6 +69,9 @@ class Holders(Protocol):
 
     def wait_for_end(self, hostid: str, seconds: float) -> bool:
         """Wait for what a dead process left running; tell whether it has ended."""
+
+    def end(self, hostid: str) -> None:
+        """Kill a worker process of this machine that is counted as dead, and its JVM with it."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +94,16 @@ class Commit:
     block: Block
     outcome: Outcome
     at: int
+    definition: Definition
 
 
 class Lineages(Protocol):
     """The definitions of the project, as applied, with their history."""
 
     def current(self) -> Mapping[str, Applied]: ...
+
+    def stamp(self) -> object:
+        """Give something that changes whenever what is current does."""
 
     def version(self, topic: str, version: int) -> Definition: ...
 
@@ -112,14 +140,23 @@ class Executions(Protocol):
     def assign(self, execution: Execution) -> None:
         """Step 2: keep the execution before anybody hears of it."""
 
+    def assign_all(self, executions: Sequence[Execution], term: int) -> None:
+        """Step 2 by a leader, for many at once; raises Deposed and keeps none."""
+
+    def hand_out(self, queued: Sequence[Execution], term: int) -> Sequence[Execution]:
+        """Step 2 for executions that waited for an instance, each naming one now.
+
+        Gives those that still were to be had; raises Deposed.
+        """
+
     def claim(self, execution: Execution, hostid: str, dead: frozenset[str], at: int) -> Offset:
         """Step 3a: assigned → running, and the mutex; raises MutexError, ClaimLost."""
 
     def declare(self, execution: Execution, block: Block, processor: str, at: int) -> Offset:
         """Step 3c: write the block; raises ClaimLost."""
 
-    def commit(self, commit: Commit) -> None:
-        """Step 6; raises ClaimLost and writes nothing when the topic is no longer ours."""
+    def commit(self, commit: Commit) -> Sequence[Stream]:
+        """Step 6, with the streams of the execution; raises ClaimLost and writes nothing when the topic is no longer ours."""
 
     def nothing_to_do(self, execution: Execution, complete_to: int, at: int) -> None:
         """End an execution that found no row: state NOJOBS, complete_to moved, mutex free."""
@@ -127,7 +164,28 @@ class Executions(Protocol):
     def fail(self, execution: Execution, reason: str, trace: str, stop: bool, at: int) -> None:
         """End an execution that failed: position unmoved, mutex free, the topic stopped or not."""
 
+    def hand_back(self, execution: Execution, why: str, at: int) -> None:
+        """End an execution that its instance gives up: lost, the block open, the mutex free."""
+
+    def lose(self, lost: Mapping[str, str], term: int, at: int) -> None:
+        """End open executions, each with its reason; raises Deposed."""
+
+    def follow(self, told: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
+        """Write what a foreign worker told, from what was read to what it becomes; else leave it.
+
+        Raises Deposed.
+        """
+
+    def ask_to_cancel(self, execution_id: str, at: int) -> bool:
+        """Let the instance that runs it end it; tell whether it was open."""
+
+    def open(self, instances: Sequence[str] | None = None) -> Sequence[Execution]:
+        """Those that have no end yet, oldest first, of all instances or of these."""
+
     def get(self, execution_id: str) -> Execution | None: ...
+
+    def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
+        """Those of these that there are."""
 
     def list(
         self,
@@ -209,6 +267,84 @@ class Failures(Protocol):
         """Let dead rows wait again and the next run try all that wait; tell how many do."""
 
 
+class Leadership(Protocol):
+    """Who leads, by one row and the store's clock."""
+
+    def read(self) -> Lease: ...
+
+    def take(self, holder: str, length: int) -> int | None:
+        """Become the leader while nobody is; give the new term, or None."""
+
+    def renew(self, term: int, length: int) -> Lease | None:
+        """Move the end of the lease on where that is due; None when it is not ours any more."""
+
+    def resign(self, term: int) -> None:
+        """Let others lead at once."""
+
+
+class Instances(Protocol):
+    """The slots of worker processes, ours and foreign ones."""
+
+    def all(self) -> Sequence[Instance]: ...
+
+    def of(self, process: str) -> Sequence[Instance]:
+        """Those that one worker process hosts."""
+
+    def register(self, instances: Sequence[Instance]) -> None:
+        """Make ours known, or known again: alive."""
+
+    def beat(self, states: Mapping[str, InstanceState]) -> None:
+        """Note heartbeats as received now; who was dead lives again, who is unknown is foreign."""
+
+    def set_status(self, process: str, status: InstanceStatus) -> None: ...
+
+    def disable(self, instances: Collection[str], disabled: bool) -> None: ...
+
+    def bury(
+        self, instances: Collection[str], ended: frozenset[str], why: str, term: int
+    ) -> Sequence[Execution]:
+        """Leader steps 1 to 3: unload the dead, and give the executions that they lose.
+
+        `ended` are the hostids that can no longer write: their mutexes are freed. Raises Deposed.
+        """
+
+    def trim(self, before: int, term: int) -> None:
+        """Forget instances that were unloaded before a time; raises Deposed."""
+
+
+class Phases(Protocol):
+    """What is known of the streams of executions."""
+
+    def tell(self, streams: Sequence[Stream], at: int) -> None: ...
+
+    def of(self, execution_id: str) -> Sequence[Stream]: ...
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A row of `flow_wishes`."""
+
+    paused_at: int | None = None
+    paused_by: str = ""
+    paused_why: str = ""
+    run_asked_at: int | None = None
+
+
+class Wishes(Protocol):
+    """What people want of flows. Who, when and what stands in the flow's log, too."""
+
+    def all(self) -> Mapping[str, Wish]: ...
+
+    def pause(self, flow: str, by: str, why: str, at: int) -> None: ...
+
+    def unpause(self, flow: str, by: str, at: int) -> None: ...
+
+    def ask_to_run(self, flows: Sequence[str], by: str, at: int) -> None: ...
+
+    def note(self, flow: str, by: str, what: str, at: int) -> None:
+        """Keep any other action by hand in the flow's log."""
+
+
 class Store(Protocol):
     """The truth, by noun."""
 
@@ -229,6 +365,18 @@ class Store(Protocol):
 
     @property
     def failures(self) -> Failures: ...
+
+    @property
+    def instances(self) -> Instances: ...
+
+    @property
+    def leadership(self) -> Leadership: ...
+
+    @property
+    def phases(self) -> Phases: ...
+
+    @property
+    def wishes(self) -> Wishes: ...
 
     def close(self) -> None: ...
 
@@ -270,3 +418,14 @@ class Runner(Protocol):
     """Steps 4 and 5 of a block, for one kind of flow."""
 
     def run(self, work: Work) -> Outcome: ...
+
+    def interrupt(self, execution_id: str) -> None:
+        """Let a run fail where it stands; nothing happens when it is not running."""
+
+
+class Reporter(Protocol):
+    """Step 7: told of what an execution does, once the store knows it."""
+
+    def began(self, execution: Execution) -> None: ...
+
+    def committed(self, streams: Sequence[Stream]) -> None: ...

@@ -1,13 +1,35 @@
-"""The real time and identity of this process."""
+"""The real time, threads and identity of this process."""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 import uuid
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class RealMailbox(Generic[T]):
+    """A queue between threads."""
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
+
+    def put(self, item: T) -> None:
+        self._items.put(item)
+
+    def receive(self, timeout: float | None) -> T | None:
+        try:
+            return self._items.get(timeout=timeout)
+        except queue.Empty:
+            return None
 
 
 class RealRuntime:
-    """The clock on the wall, and random names."""
+    """The clock on the wall, threads, and random names."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -20,3 +42,9 @@ class RealRuntime:
 
     def uuid(self) -> str:
         return str(uuid.uuid4())
+
+    def spawn(self, name: str, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name=name, daemon=True).start()
+
+    def mailbox(self) -> RealMailbox[Any]:
+        return RealMailbox()

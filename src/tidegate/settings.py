@@ -9,7 +9,15 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,6 +27,8 @@ from pydantic_settings import (
 )
 
 from tidegate.errors import Problem, ProjectError
+from tidegate.model.duration import parse_duration
+from tidegate.model.pace import Pace
 
 FILE = "tidegate.toml"
 _NOT_IN_A_PATH = frozenset('%#?\\[]{}*`"<>|^')
@@ -77,6 +87,45 @@ class SparkSettings(_Section):
         return _dotted(conf) if isinstance(conf, dict) else conf
 
 
+def _milliseconds(value: Any) -> Any:
+    """Take `5s`, `500ms`, `1min 30s`, as in the lineage."""
+    if not isinstance(value, str):
+        raise ValueError('must be a duration, such as "5s" or "500ms"')
+    length = parse_duration(value)
+    if length <= 0:
+        raise ValueError("must be longer than nothing")
+    return length
+
+
+Duration = Annotated[int, BeforeValidator(_milliseconds)]
+_PACE = Pace()
+
+
+class ControlSettings(_Section):
+    """How the manager and its workers keep time."""
+
+    heartbeat: Duration = _PACE.heartbeat
+    dead_after: Duration = _PACE.dead_after
+    lease: Duration = _PACE.lease
+    loop: Duration = _PACE.loop
+    accept_within: Duration = _PACE.accept_within
+    drain: Duration = _PACE.drain
+    max_parallel: int | None = Field(default=None, ge=1)
+    pause_after: int = Field(default=_PACE.pause_after, ge=1)
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> ControlSettings:
+        if self.dead_after < 2 * self.heartbeat:
+            raise ValueError("dead_after must be at least twice the heartbeat, else all seem dead")
+        if self.lease < 2 * self.loop:
+            raise ValueError("lease must be at least twice the loop, else nobody can keep it")
+        return self
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(**self.model_dump())
+
+
 class Settings(BaseSettings):
     """All settings of a project; every one has a default."""
 
@@ -89,6 +138,7 @@ class Settings(BaseSettings):
     files: FilesSettings = FilesSettings()
     lake: LakeSettings = LakeSettings()
     spark: SparkSettings = SparkSettings()
+    control: ControlSettings = ControlSettings()
     vars: dict[str, Annotated[str | int | float | bool, BeforeValidator(_variable)]] = {}
     folder: Path = Path()
 

@@ -15,10 +15,16 @@ from tidegate.runtime import RealRuntime
 if TYPE_CHECKING:
     from tidegate.engine.looks import Tables
     from tidegate.engine.session import SparkHost
-    from tidegate.ports import Store
+    from tidegate.model.execution import Limits
+    from tidegate.model.pace import Pace
+    from tidegate.ports import Bus, Reporter, Store
+    from tidegate.services.delegate import Delegate
     from tidegate.services.executor import Executor
     from tidegate.services.foreground import Foreground, Watcher
+    from tidegate.services.lifecycle import Lifecycle
     from tidegate.services.lookout import Lookout
+    from tidegate.services.manager import Manager
+    from tidegate.services.worker import Worker
 
 
 @dataclass
@@ -30,6 +36,10 @@ class Parts:
     tables: Tables
     holders: FlockHolders
     runtime: RealRuntime
+
+    @property
+    def pace(self) -> Pace:
+        return self.project.settings.control.pace
 
     def lookout(self) -> Lookout:
         """Make a look at everything, as of now, that needs no JVM."""
@@ -57,7 +67,7 @@ class Parts:
             host.stop()
             self.holders.release()
 
-    def executor(self, spark: SparkHost) -> Executor:
+    def executor(self, spark: SparkHost, reporter: Reporter) -> Executor:
         """Put together what runs a block."""
         from tidegate.engine.aside import SetAside
         from tidegate.engine.lake import DeltaLake
@@ -75,14 +85,94 @@ class Parts:
         )
         runners = {Processor.STEP: loader, Processor.RELOAD: loader}
         lake = DeltaLake(self.tables, spark)
-        return Executor(self.store, lake, runners, self.holders, self.runtime)
+        return Executor(
+            self.store,
+            lake,
+            runners,
+            self.holders,
+            self.runtime,
+            reporter,
+            self.pace.pause_after,
+            spark.lives,
+        )
 
     def foreground(self, spark: SparkHost, watcher: Watcher) -> Foreground:
         """Put together a run by hand."""
         from tidegate.services.foreground import Foreground
+        from tidegate.services.reporter import Silence
 
-        executor = self.executor(spark)
+        executor = self.executor(spark, Silence())
         return Foreground(self.lookout(), executor, self.store, self.runtime, watcher)
+
+
+    def is_managed(self) -> bool:
+        """Tell whether a manager leads now."""
+        return self.store.leadership.read().established(self.pace.lease)
+
+    def delegate(self, watcher: Watcher, user: str) -> Delegate:
+        """Put together a run by hand that the manager does."""
+        from tidegate.services.delegate import Delegate
+
+        return Delegate(self.lookout(), self.store, self.runtime, watcher, user)
+
+    def require_own_lake(self) -> None:
+        """Refuse to join workers that could spoil a table together with this one."""
+        from tidegate.errors import WrongUse
+        from tidegate.model.instance import Instance, clash
+
+        me = self.holders.me
+        lake = self.project.settings.lake_path
+        mine = Instance("", host=me.partition(":")[0], process=me)
+        problem = clash(lake, mine, self.store.instances.all())
+        if problem:
+            raise WrongUse(problem)
+
+    def manager(self, bus: Bus, life: Lifecycle) -> Manager:
+        """Put together a candidate for leadership."""
+        from tidegate.services.manager import Manager
+
+        return Manager(
+            self.store, bus, self.tables, self.holders, self.runtime, self.pace, life
+        )
+
+    def worker(
+        self, spark: SparkHost, bus: Bus, life: Lifecycle, hiring: Hiring
+    ) -> Worker:
+        """Put together a worker process."""
+        from tidegate.services.reporter import BusReporter
+        from tidegate.services.worker import Identity, Worker
+
+        reporter = BusReporter(bus, self.runtime)
+        me = self.holders.me
+        host, pid, _ = me.split(":")
+        return Worker(
+            Identity(hiring.name or host, host, int(pid), me, hiring.tags),
+            hiring.slots,
+            self.store,
+            bus,
+            self.executor(spark, reporter),
+            reporter,
+            self.runtime,
+            self.pace,
+            life,
+            lives=spark.lives,
+            foreign=self._limits if hiring.foreign_manager else None,
+        )
+
+    def _limits(self, topic: str) -> Limits | None:
+        """Plan one topic for a manager that leaves that to us."""
+        verdict = self.lookout().plan(eager=True).verdicts.get(topic)
+        return verdict.limits if verdict else None
+
+
+@dataclass(frozen=True)
+class Hiring:
+    """How a worker process is to be."""
+
+    name: str = ""
+    slots: int = 1
+    tags: tuple[str, ...] = ()
+    foreign_manager: bool = False
 
 
 @contextmanager

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tidegate.model.execution import Execution
+    from tidegate.model.streams import Stream
     from tidegate.ports import LogRow
 
 _FOLLOW_SECONDS = 1.0
@@ -58,7 +59,8 @@ def executions(
             one = parts.store.executions.get(id)
             if one is None:
                 raise UnknownName(f"there is no execution {id}")
-            (print_json if json else print_row)(_execution(one))
+            streams = [_stream(stream) for stream in parts.store.phases.of(id)]
+            _print_one(_execution(one), streams, json=json)
             return
         wanted = ExecutionState(state.value) if state else None
         found = parts.store.executions.list(flow=flow, state=wanted, limit=limit)
@@ -71,6 +73,33 @@ def executions(
     ]
     columns = ("id", "flow", "state", "attempt", "rows", "assigned at", "comment")
     print_table(columns, rows, empty="Nothing has run yet.")
+
+
+def _print_one(row: dict[str, Any], streams: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        print_json({**row, "phases": streams})
+        return
+    print_row(row)
+    if streams:
+        print()
+        names = ("phase", "data_stream_name", "in", "out", "failed")
+        totals = ("phase", "data_stream_name", *(f"total_{name}_messages" for name in names[2:]))
+        print_table(names, [[stream[name] for name in totals] for stream in streams], empty="")
+
+
+def _stream(stream: Stream) -> dict[str, Any]:
+    return {
+        "phase": stream.phase,
+        "data_stream_name": stream.name,
+        "instance_id": stream.instance_id,
+        "stream_started_at": _time(stream.started_at),
+        "stream_finished_at": _time(stream.finished_at),
+        "stream_failed_at": _time(stream.failed_at),
+        "comment": stream.comment,
+        "total_in_messages": stream.total_in,
+        "total_out_messages": stream.total_out,
+        "total_failed_messages": stream.total_failed,
+    }
 
 
 def _execution(execution: Execution) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,15 @@ def opened(context: typer.Context) -> Iterator[Parts]:
     project.require_sound()
     with open_parts(project) as parts:
         yield parts
+
+
+def user() -> str:
+    """Name who gives the command, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may know no name for its user.
+        return "unknown"
 
 
 def known_topic(parts: Parts, topic: str) -> str:

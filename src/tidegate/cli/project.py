@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.opening import opened, read_project
+from tidegate.cli.opening import opened, read_project, user
 from tidegate.cli.output import Json, print_json
 
 if TYPE_CHECKING:
@@ -186,13 +185,5 @@ def changes_of(parts: Parts) -> Changes:
 def apply_changes(parts: Parts, changes: Changes) -> None:
     """Write the changed definitions, as a new version of each topic."""
     parts.store.lineages.apply(
-        [*changes.added, *changes.new], changes.removed, _user(), parts.runtime.now()
+        [*changes.added, *changes.new], changes.removed, user(), parts.runtime.now()
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container may run under a number that has no name.
-        return str(os.getuid())

@@ -1,4 +1,4 @@
-"""`run`, `view`, `explain`, `resume` and `retry`: work done now, in the foreground."""
+"""`run`, `view`, `explain` and `retry`: work done now, in the foreground."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.opening import known_topic, opened
+from tidegate.cli.opening import known_topic, opened, user
 from tidegate.cli.output import Json, complain, print_json, print_table
 from tidegate.cli.project import apply_changes, changes_of
 
 if TYPE_CHECKING:
     from tidegate.model.execution import Execution
-    from tidegate.services.foreground import Report
+    from tidegate.services.foreground import Report, Watcher
     from tidegate.wiring import Parts
 
 
@@ -21,7 +21,6 @@ def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command()(view)
     app.command()(explain)
-    app.command()(resume)
     app.command()(retry)
 
 
@@ -46,15 +45,24 @@ def run(
             topics = selected(parts.project.definitions, select or [])
         except ValueError as error:
             raise WrongUse(str(error)) from None
-        _apply(parts, apply)
-        with parts.spark() as spark, watcher(quiet=json) as watching:
-            report = parts.foreground(spark, watching).run(topics)
+        apply_project(parts, apply)
+        with watcher(quiet=json) as watching:
+            report = _run(parts, topics, watching)
         (_print_json if json else _print_report)(report)
     if report.failed:
         raise typer.Exit(1)
 
 
-def _apply(parts: Parts, asked: bool) -> None:
+def _run(parts: Parts, topics: set[str], watching: Watcher) -> Report:
+    """Run here, or have it run by the manager where one leads."""
+    if parts.is_managed():
+        return parts.delegate(watching, user()).run(topics)
+    with parts.spark() as spark:
+        return parts.foreground(spark, watching).run(topics)
+
+
+def apply_project(parts: Parts, asked: bool) -> None:
+    """Bring the store up to the project's files; on a shared store only when asked to."""
     from tidegate.errors import WrongUse
 
     changes = changes_of(parts)
@@ -168,10 +176,3 @@ def retry(context: typer.Context, topic: str) -> None:
     with opened(context) as parts:
         waiting = parts.store.failures.retry(known_topic(parts, topic), parts.runtime.now())
         print(f"{topic}: the next run tries {waiting:,} {'row' if waiting == 1 else 'rows'} again.")
-
-
-def resume(context: typer.Context, topic: str) -> None:
-    """Let a stopped topic go on, after what stopped it is mended."""
-    with opened(context) as parts:
-        parts.store.offsets.resume(known_topic(parts, topic), parts.runtime.now())
-        print(f"{topic} goes on with the next run.")

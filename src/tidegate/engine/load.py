@@ -68,7 +68,7 @@ class Loader:
     def run(self, work: Work) -> Outcome:
         """Load the block, once, and run what comes after."""
         definition, block = work.definition, work.block
-        session = self._spark.fresh()
+        session = self._spark.fresh(work.execution.id)
         try:
             recorded = self._tables.recorded(definition)
             if already_loaded(recorded, definition, block):
@@ -81,8 +81,14 @@ class Loader:
             raise
         except Exception as error:
             raise FlowFailed(explain(error, definition)) from error
+        finally:
+            self._spark.forget(work.execution.id)
         crashpoint("block.after_load")
         return outcome
+
+    def interrupt(self, execution_id: str) -> None:
+        """Let a run fail where it stands."""
+        self._spark.interrupt(execution_id)
 
     def _load(self, session: SparkSession, work: Work) -> Outcome:
         """Load in one pass; where a row fails, or others wait to be tried again, with care."""
@@ -105,7 +111,7 @@ class Loader:
         """Find the rows that fail, set them aside, write the rest: over one state of the tables."""
         try:
             raised = self._raised(work) if split else Raised({}, {})
-            return self._attempt(self._spark.fresh(), work, pin=True, raised=raised)
+            return self._attempt(self._spark.fresh(work.execution.id), work, pin=True, raised=raised)
         except Exception as error:
             if work.block.versions and _is_vacuumed(error):
                 return self._over_newest(work)
@@ -116,7 +122,7 @@ class Loader:
     def _over_newest(self, work: Work) -> Outcome:
         """What the block was declared over is vacuumed: the newest data is the best there is."""
         unpinned = replace(work, pinned=False, block=replace(work.block, versions={}))
-        outcome = self._load(self._spark.fresh(), unpinned)
+        outcome = self._load(self._spark.fresh(work.execution.id), unpinned)
         note = "the versions that the block was declared over are gone; read the newest"
         return replace(outcome, note=note)
 
@@ -125,7 +131,7 @@ class Loader:
         return stepwise and blames_a_row(error) and can_be_split(work)
 
     def _raised(self, work: Work) -> Raised:
-        search = Bisection(self._spark.fresh(), self._tables, self._bench, work)
+        search = Bisection(self._spark.fresh(work.execution.id), self._tables, self._bench, work)
         return Raised(search.among_new(), search.among_waiting())
 
     def _attempt(

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen
 from weakref import WeakSet
 
 from pyspark import SparkConf, SparkContext
@@ -51,14 +52,19 @@ class SparkHost:
         self._own_catalog = own_catalog
         self._root: SparkSession | None = None
         self._remotes: WeakSet[SparkSession] = WeakSet()
+        self._tagged: dict[str, list[SparkSession]] = {}
+        self._process: Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     @property
     def connect(self) -> bool:
         return self._master.startswith("sc://")
 
-    def fresh(self) -> SparkSession:
-        """Give a session that shares the caches of the others, but no function, view or setting."""
+    def fresh(self, tag: str | None = None) -> SparkSession:
+        """Give a session that shares the caches of the others, but no function, view or setting.
+
+        What goes on under a tag can be interrupted by it.
+        """
         with self._lock:
             if self._root is None:
                 self._root = self._start()
@@ -70,7 +76,27 @@ class SparkHost:
             for name, value in self._conf.items():
                 if session.conf.isModifiable(name):
                     session.conf.set(name, value)
+        if tag is not None:
+            session.addTag(tag)
+            with self._lock:
+                self._tagged.setdefault(tag, []).append(session)
         return session
+
+    def interrupt(self, tag: str) -> None:
+        """Let what goes on under a tag fail."""
+        with self._lock:
+            sessions = list(self._tagged.get(tag, ()))
+        for session in sessions:
+            session.interruptTag(tag)
+
+    def forget(self, tag: str) -> None:
+        """Let go of the sessions of a tag."""
+        with self._lock:
+            self._tagged.pop(tag, None)
+
+    def lives(self) -> bool:
+        """Tell whether the JVM that was started is still there; one that was not yet, counts."""
+        return self._process is None or self._process.poll() is None
 
     def stop(self) -> None:
         """End Spark; safe to call twice."""
@@ -107,6 +133,7 @@ class SparkHost:
             try:
                 # The JVM inherits this process's lock, and holds it as long as it can write.
                 gateway = launch_gateway(conf, popen_kwargs=popen)  # type: ignore[no-untyped-call]
+                self._process = gateway.proc
                 context = SparkContext(conf=conf, gateway=gateway)
             except Exception as error:
                 raise SetupError(

@@ -83,6 +83,18 @@ def write_error(execution: Execution, row: FailedRow, at: int) -> dict[str, Any]
     }
 
 
+def operator_action(flow: str, by: str, what: str, at: int) -> dict[str, Any]:
+    """Tell who did what by hand, and when."""
+    return {
+        "_id": f"operator-action:{entity_time(at)}:{what}",
+        "event_type": "operator-action",
+        "task_definition": flow,
+        "user": by,
+        "action": what,
+        "event_time": entity_time(at),
+    }
+
+
 def _end(event: str, started: Mapping[str, Any], location: int, at: int) -> dict[str, Any]:
     return {
         "_id": event,

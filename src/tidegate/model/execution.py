@@ -135,6 +135,8 @@ class Execution:
     rows: int | None = None
     configuration: Mapping[str, Any] = field(default_factory=dict)
     term: int | None = None
+    tags: tuple[str, ...] = ()
+    """What an instance must carry to be given it."""
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ class Definition:
     vars: Mapping[str, Any] = field(default_factory=dict)
     log: str = ""
     """A query over the rows of a block, for figures of the user's own: `logs/<table>.sql`."""
+    worker_tags: tuple[str, ...] = ()
+    """What a worker must carry to be given the topic."""
 
     @cached_property
     def table(self) -> str:

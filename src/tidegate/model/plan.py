@@ -75,6 +75,10 @@ class Facts:
     """The applied definition's version, by topic."""
     eager: bool = False
     """Asked for by a person: neither `repeat` nor the wait after a failure counts."""
+    asked: frozenset[str] = frozenset()
+    """The topics for which a person has asked so since they last ran."""
+    paused: Mapping[str, str] = field(default_factory=dict)
+    """The topics that a person has paused, with who and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +232,20 @@ def _verdict(
 def _stays(offset: Offset, facts: Facts) -> bool:
     """Tell whether the topic is stopped or held, so that its state is the answer to `why`."""
     held = bool(offset.hostid) and offset.hostid in facts.live_holders
-    return held or offset.state is OffsetState.STOPPED
+    return held or offset.state is OffsetState.STOPPED or offset.topic in facts.paused
 
 
 def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts: Facts) -> str:
     """Say what keeps the topic from running at all, whatever its data; empty if nothing does."""
+    if offset.topic in facts.paused:
+        return f"paused {facts.paused[offset.topic]}; `tidegate resume {offset.topic}` ends that"
     if offset.state is OffsetState.STOPPED:
         return f"stopped: {offset.reason}; mend it, then `tidegate resume {offset.topic}`"
     if offset.hostid and offset.hostid in facts.live_holders:
         return f"held {_holder(offset)}"
     if lane is not None:
         return f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
-    if facts.eager or offset.run is None:
+    if facts.eager or offset.topic in facts.asked or offset.run is None:
         return ""
     if offset.failures:
         again = offset.run + backoff(offset.failures, definition.repeat_or_default)

@@ -174,6 +174,7 @@ def _definition(entry: Entry, views: Mapping[str, ViewText], settings: Settings)
         comment=entry.get("comment"),
         pos=entry.get("pos") or "pos",
         id=entry.get("id") or "id",
+        worker_tags=entry.get("worker_tags"),
         views={name: views[name].text for name in names},
         vars={name: value for name, value in settings.vars.items() if name in used},
     )

@@ -357,4 +357,5 @@ _FIELDS: dict[str, _Field] = {
     "comment": _Field(_text, ""),
     "pos": _Field(_column, "pos"),
     "id": _Field(_column, "id"),
+    "worker_tags": _Field(_names, ()),
 }

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tidegate.crashpoint import crashpoint
-from tidegate.errors import ClaimLost, FlowFailed, TidegateError, TopicStopped
+from tidegate.errors import ClaimLost, FlowFailed, StoreAway, TidegateError, TopicStopped
 from tidegate.model.blocks import Found
-from tidegate.model.execution import Block, Execution, Limits, Offset, OffsetState, Outcome, Work
+from tidegate.model.execution import (
+    Block,
+    Execution,
+    ExecutionState,
+    Limits,
+    Offset,
+    OffsetState,
+    Outcome,
+    Work,
+)
 from tidegate.model.failed import MOST_WAITING
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import Position
-from tidegate.ports import Commit, Holders, Lake, Runner, Runtime, Store
+from tidegate.ports import Commit, Holders, Lake, Reporter, Runner, Runtime, Store
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
 """How long a claim waits for the JVM that a dead process left behind."""
+LONGEST_WAIT_SECONDS = 30.0
+"""Between two attempts to reach a store that is away, with an outcome in hand."""
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """Why a running execution is to end where it stands."""
+
+    why: str
+    failure: bool = False
+    """It counts as a failure; else it is handed back, as if it had never begun."""
 
 
 class Executor:
@@ -29,16 +52,30 @@ class Executor:
         runners: Mapping[Processor, Runner],
         holders: Holders,
         runtime: Runtime,
+        reporter: Reporter,
+        pause_after: int,
+        lives: Callable[[], bool],
     ) -> None:
         self._store = store
         self._lake = lake
         self._runners = runners
         self._holders = holders
         self._runtime = runtime
+        self._reporter = reporter
+        self._pause_after = pause_after
+        self._lives = lives
+        """Whether Spark's process is still there."""
+        self._interrupted: dict[str, Interruption] = {}
 
     def execute(self, execution: Execution, limits: Limits | None) -> Execution:
         """Run one block, and give the execution as it ended; raises MutexError, ClaimLost."""
         return self._guarded(execution, lambda offset: self._run(execution, offset, limits))
+
+    def interrupt(self, execution_id: str, why: Interruption) -> None:
+        """Let a running execution end: its block stays open, nothing is lost."""
+        self._interrupted[execution_id] = why
+        for runner in set(self._runners.values()):
+            runner.interrupt(execution_id)
 
     def give_up(self, execution: Execution, reason: str) -> Execution:
         """End an execution that cannot start, with its reason in the log like any other failure."""
@@ -50,18 +87,36 @@ class Executor:
 
     def _guarded(self, execution: Execution, work: Callable[[Offset], None]) -> Execution:
         offset = self._claim(execution)
+        self._reporter.began(execution)
         try:
             work(offset)
         except ClaimLost:
-            raise
+            # Also when the answer to a commit was lost on its way: then it is finished.
+            if self._ended(execution).state is not ExecutionState.FINISHED:
+                raise
         except TidegateError as error:
-            self._fail(execution, error, str(error))
+            self._fail(execution, offset, error, str(error))
         except Exception as error:  # noqa: BLE001  (whatever it is, it fails this topic alone)
-            self._fail(execution, error, f"{type(error).__name__}: {error}")
-        ended = self._store.executions.get(execution.id)
+            self._fail(execution, offset, error, f"{type(error).__name__}: {error}")
+        finally:
+            self._interrupted.pop(execution.id, None)
+        return self._ended(execution)
+
+    def _ended(self, execution: Execution) -> Execution:
+        ended = self._insist(lambda: self._store.executions.get(execution.id))
         if ended is None:
             raise ClaimLost(f"execution {execution.id} is gone from the store")
         return ended
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """Wait out a store that is away: the work is done, and must not be done again for that."""
+        wait = 1.0
+        while True:
+            try:
+                return call()
+            except StoreAway:
+                self._runtime.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
     def _claim(self, execution: Execution) -> Offset:
         """3a. Take the topic's mutex, from a dead holder too."""
@@ -98,7 +153,7 @@ class Executor:
         waiting = tuple(self._store.failures.waiting(execution.topic, MOST_WAITING))
         work = Work(execution, definition, block, died, waiting, offset.columns)
         outcome = self._runners[definition.processor].run(work)
-        self._commit(execution, offset, block, outcome)
+        self._commit(execution, definition, offset, block, outcome)
 
     def _declared(self, offset: Offset, block: Block) -> tuple[Definition, Block]:
         """Give the open block with its definition: the one that it was declared with.
@@ -173,7 +228,14 @@ class Executor:
             raise ClaimLost(f"{execution.topic} lost its declared block")
         return declared, declared.block
 
-    def _commit(self, execution: Execution, offset: Offset, block: Block, outcome: Outcome) -> None:
+    def _commit(
+        self,
+        execution: Execution,
+        definition: Definition,
+        offset: Offset,
+        block: Block,
+        outcome: Outcome,
+    ) -> None:
         """6. Move the position, in the one transaction that also ends the execution."""
         at = self._runtime.now()
         moved = replace(
@@ -196,13 +258,29 @@ class Executor:
             block=None,
         )
         crashpoint("block.before_commit")
-        self._store.executions.commit(Commit(execution, moved, block, outcome, at))
+        commit = Commit(execution, moved, block, outcome, at, definition)
+        streams = self._insist(lambda: self._store.executions.commit(commit))
         crashpoint("block.after_commit")
+        self._reporter.committed(streams)
 
-    def _fail(self, execution: Execution, error: Exception, reason: str) -> None:
+    def _fail(self, execution: Execution, held: Offset, error: Exception, reason: str) -> None:
+        at, interruption = self._runtime.now(), self._interrupted.get(execution.id)
+        if interruption is None and not self._lives():
+            interruption = Interruption("lost: Spark's process is gone")
+        if interruption is not None and not interruption.failure:
+            why = interruption.why
+            self._insist(lambda: self._store.executions.hand_back(execution, why, at))
+            return
+        if interruption is not None:
+            reason = interruption.why
+        failures = held.failures + 1
         stop = isinstance(error, TopicStopped)
+        if not stop and failures >= self._pause_after:
+            stop, reason = True, f"{reason} (failed {failures} times in a row)"
         trace = "".join(traceback.format_exception(error))
-        self._store.executions.fail(execution, reason, trace, stop, self._runtime.now())
+        self._insist(
+            lambda: self._store.executions.fail(execution, reason, trace, stop, at)
+        )
 
 
 def reads_alike(one: Definition, other: Definition) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegate.errors import ClaimLost, MutexError
-from tidegate.model.execution import NOTHING_TO_DO, Execution, ExecutionState, Limits
+from tidegate.model.assignment import new_execution
+from tidegate.model.execution import NOTHING_TO_DO, Execution, ExecutionState
 from tidegate.model.plan import Plan, Verdict
 from tidegate.ports import Runtime, Store
 from tidegate.services.executor import Executor
@@ -33,7 +34,8 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        return any(execution.state is ExecutionState.FAILED for execution in self.executions)
+        ends = (ExecutionState.FAILED, ExecutionState.LOST)
+        return any(execution.state in ends for execution in self.executions)
 
 
 class Foreground:
@@ -94,7 +96,7 @@ class Foreground:
         # 7. Report.
         self._report.executions.append(ended)
         self._watcher.ended(ended)
-        if ended.state is ExecutionState.FAILED:
+        if ended.state in (ExecutionState.FAILED, ExecutionState.LOST):
             self._left_alone[topic] = ended.comment
         elif ended.comment == NOTHING_TO_DO and verdict.limits is not None:
             self._idle.add(topic)
@@ -111,16 +113,12 @@ class Foreground:
         offset = self._store.offsets.get(verdict.topic)
         again = offset is not None and (offset.block is not None or offset.failures > 0)
         earlier = self._store.executions.list(flow=verdict.topic, limit=1) if again else []
-        execution = Execution(
-            id=self._runtime.uuid(),
-            flow_kind="table",
-            flow_id=verdict.topic,
-            topic=verdict.topic,
-            state=ExecutionState.ASSIGNED,
-            attempt=earlier[0].attempt + 1 if earlier else 1,
-            retry_of=earlier[0].id if earlier else None,
-            assigned_at=self._runtime.now(),
-            configuration={"kind": "table", "id": verdict.topic, **_limits(verdict.limits)},
+        execution = new_execution(
+            self._runtime.uuid(),
+            verdict.topic,
+            self._runtime.now(),
+            earlier=earlier,
+            limits=verdict.limits,
         )
         self._store.executions.assign(execution)
         return execution
@@ -131,17 +129,3 @@ class Foreground:
             for execution in self._report.executions
             if execution.state is ExecutionState.FAILED
         }
-
-
-def _limits(limits: Limits | None) -> dict[str, object]:
-    if limits is None:
-        return {}
-    return {
-        "limits": {
-            "as_of": limits.as_of,
-            "frontier": [limits.frontier.pos, limits.frontier.id],
-            "bound": limits.bound,
-            "retry": limits.retry,
-            "complete_to": limits.complete_to,
-        }
-    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tidegate.model.execution import Offset
 from tidegate.model.failed import FailedState
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Ahead, Facts, Look, Plan, make_plan
-from tidegate.model.position import START, Position
-from tidegate.ports import Holders, Looks, Runtime, Store
+from tidegate.model.position import START, Position, rfc3339
+from tidegate.ports import Holders, Looks, Runtime, Store, Wish
 
 _NEVER_APPLIED = 0
 
@@ -25,19 +26,25 @@ class Lookout:
         holders: Holders,
         runtime: Runtime,
     ) -> None:
-        self._definitions = definitions
         self._store = store
         self._lake = lake
         self._holders = holders
+        self._runtime = runtime
+        self._looks: dict[tuple[str, object], Look] = {}
+        self._ahead: dict[str, tuple[object, Ahead]] = {}
+        self.renew(definitions)
+
+    def renew(self, definitions: Mapping[str, Definition]) -> None:
+        """Look again from now on, at what these definitions name."""
+        self._definitions = definitions
         self._builders: dict[str, list[str]] = {}
         for definition in definitions.values():
             if definition.processor is not Processor.SOURCE:
                 self._builders.setdefault(definition.table, []).append(definition.topic)
         # One time for the whole of it: rows that come meanwhile are the next one's business, and
         # so a run ends even while writers go on.
-        self._as_of = runtime.now()
-        self._looks: dict[tuple[str, object], Look] = {}
-        self._ahead: dict[tuple[str, Position, object], Ahead] = {}
+        self._as_of = self._runtime.now()
+        self._looks.clear()
 
     def plan(self, *, eager: bool) -> Plan:
         """Say what is due, as the store stands now."""
@@ -58,7 +65,23 @@ class Lookout:
             live_holders=frozenset(filter(self._holders.lives, holders)),
             versions=self._versions(),
             eager=eager,
+            **self._wishes(offsets),
         )
+
+    def _wishes(self, offsets: Mapping[str, Offset]) -> dict[str, Any]:
+        wishes = self._store.wishes.all()
+        return {
+            "paused": {
+                flow: f"by {wish.paused_by} at {rfc3339(wish.paused_at)}{_because(wish)}"
+                for flow, wish in wishes.items()
+                if wish.paused_at is not None
+            },
+            "asked": frozenset(
+                flow
+                for flow, wish in wishes.items()
+                if wish.run_asked_at is not None and not _ran_since(offsets.get(flow), wish)
+            ),
+        }
 
     def _waiting(self) -> frozenset[str]:
         counts = self._store.failures.counts()
@@ -124,13 +147,25 @@ class Lookout:
             newest = self._newest(definition.base, offsets, looks)
             if newest is None or newest <= offset.last:
                 continue
-            key = (topic, offset.last, self._marker(definition.base, offsets))
-            if key not in self._ahead:
-                self._ahead[key] = self._lake.ahead(
-                    definition.base, definition.base_pos, definition.base_id, offset.last
-                )
-            ahead[topic] = self._ahead[key]
+            ahead[topic] = self._ahead_of(definition, offset, offsets, looks)
         return ahead
+
+    def _ahead_of(
+        self,
+        definition: Definition,
+        offset: Offset,
+        offsets: Mapping[str, Offset],
+        looks: Mapping[str, Look],
+    ) -> Ahead:
+        """See what lies before a topic; the same as last time while nothing has moved."""
+        base = definition.base
+        landed = looks[base].version if base not in self._builders else None
+        marker = (offset.last, landed, self._marker(base, offsets))
+        known = self._ahead.get(definition.topic)
+        if known is None or known[0] != marker:
+            found = self._lake.ahead(base, definition.base_pos, definition.base_id, offset.last)
+            known = self._ahead[definition.topic] = (marker, found)
+        return known[1]
 
     def _newest(
         self, table: str, offsets: Mapping[str, Offset], looks: Mapping[str, Look]
@@ -139,3 +174,11 @@ class Lookout:
         if topics is None:
             return looks[table].newest
         return max((offsets[topic].last for topic in topics if topic in offsets), default=None)
+
+
+def _because(wish: Wish) -> str:
+    return f" ({wish.paused_why})" if wish.paused_why else ""
+
+
+def _ran_since(offset: Offset | None, wish: Wish) -> bool:
+    return offset is not None and (offset.run or 0) > (wish.run_asked_at or 0)

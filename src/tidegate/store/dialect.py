@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Table, Text, bindparam, func, select
+from sqlalchemy import Connection, Table, Text, bindparam, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 _ADVISORY_LOCK = select(
     func.pg_advisory_xact_lock(func.hashtextextended(bindparam("name", type_=Text), 0))
 )
+
+
+_CLOCK = {
+    "postgresql": text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"),
+    "sqlite": text("SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"),
+}
+
+
+def clock(connection: Connection) -> int:
+    """Give the store's own time in milliseconds: one clock for all who share the store."""
+    now: int = connection.execute(_CLOCK[connection.dialect.name]).scalar_one()
+    return now
 
 
 def insert_into(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, RowMapping, Text, bindparam, func, update
+from sqlalchemy import BigInteger, Connection, RowMapping, Text, bindparam, func, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
 from tidegate.errors import ClaimLost, StoreError
 from tidegate.model.entities import task_completed, task_failed, task_started
 from tidegate.model.execution import OPEN, Execution, ExecutionState
+from tidegate.model.assignment import queued_again
+from tidegate.model.instance import EXTERNAL
+from tidegate.model.messages import InstanceState
+from tidegate.model.streams import Stream
 from tidegate.store.datasets import append, entity_at
 from tidegate.store.dialect import insert_into
+from tidegate.store.instance_rows import set_state
 from tidegate.store.lineages import applied_definition
-from tidegate.store.offset_rows import claim_lost
+from tidegate.store.offset_rows import claim_lost, free_of_the_dead
 from tidegate.store.schema import etl_executions
 
 UNCLAIMED_MILLISECONDS = 60_000
@@ -30,9 +35,12 @@ _MOVE = (
         _COLUMNS.id == bindparam("on_id"),
         _COLUMNS.state.in_(bindparam("while_in", expanding=True)),
     )
-    .returning(_COLUMNS.flow_id, _COLUMNS.started_location)
+    .returning(
+        _COLUMNS.flow_id, _COLUMNS.etl_worker, _COLUMNS.started_at, _COLUMNS.started_location
+    )
 )
-_START = _MOVE.values(
+_HAND_OUT = _MOVE.where(_COLUMNS.etl_worker == bindparam("as_worker"))
+_START = _HAND_OUT.values(
     etl_worker=func.coalesce(func.nullif(_COLUMNS.etl_worker, ""), bindparam("hostid", type_=Text)),
     accepted_at=func.coalesce(_COLUMNS.accepted_at, bindparam("now", type_=BigInteger)),
 )
@@ -59,6 +67,7 @@ def keep(connection: Connection, execution: Execution) -> None:
         "comment": execution.comment,
         "configuration": dict(execution.configuration),
         "term": execution.term,
+        "tags": list(execution.tags),
         "created_at": execution.assigned_at,
         "updated_at": execution.assigned_at,
     }
@@ -77,6 +86,7 @@ def start(connection: Connection, execution: Execution, hostid: str, at: int) ->
     running = {
         "on_id": execution.id,
         "while_in": (ExecutionState.ASSIGNED.value,),
+        "as_worker": execution.etl_worker,
         "state": ExecutionState.RUNNING.value,
         "hostid": hostid,
         "now": at,
@@ -86,6 +96,7 @@ def start(connection: Connection, execution: Execution, hostid: str, at: int) ->
     }
     if connection.execute(_START, running).first() is None:
         raise _not_assigned(execution)
+    set_state(connection, execution.etl_worker, InstanceState.BUSY)
 
 
 def reject(connection: Connection, execution: Execution, comment: str, at: int) -> None:
@@ -103,14 +114,18 @@ def finish(
     comment: str,
     at: int,
     failed: tuple[int, bool] = (0, False),
-) -> None:
-    """End an execution that did its work, with how many rows failed, and whether some wait."""
+) -> Stream:
+    """End an execution that did its work, with how many rows failed, and whether some wait.
+
+    Gives how long it lived, and by whom.
+    """
     ended = _end_running(connection, execution, ExecutionState.FINISHED, comment, at, rows)
     started, location = _started(connection, ended)
     event = task_completed(
         started, location, succeeded=rows, failed=failed[0], retryable=failed[1], at=at
     )
     append(connection, ended["flow_id"], [event], at)
+    return Stream(execution.id, ended["etl_worker"], started_at=ended["started_at"], finished_at=at)
 
 
 def fail(connection: Connection, execution: Execution, comment: str, why: str, at: int) -> None:
@@ -124,6 +139,64 @@ def lose(connection: Connection, execution_id: str, comment: str, why: str, at: 
     ended = _end(connection, execution_id, _OPEN_STATES, ExecutionState.LOST, comment, at)
     if ended is not None and ended["started_location"] is not None:
         _append_failure(connection, ended, why, at)
+
+
+def follow(connection: Connection, before: Execution, after: Execution, at: int) -> None:
+    """Write how far a foreign execution has come, unless it has moved since it was read."""
+    moved = {
+        "on_id": before.id,
+        "while_in": (before.state.value,),
+        "state": after.state.value,
+        "accepted_at": after.accepted_at,
+        "started_at": after.started_at,
+        "finished_at": after.finished_at,
+        "comment": after.comment,
+        "updated_at": at,
+    }
+    if connection.execute(_MOVE, moved).first() is not None and not after.state.open:
+        _leave(connection, before.id, before.etl_worker, after.state, at)
+
+
+def hand_out(connection: Connection, execution: Execution) -> bool:
+    """Give a queued execution to an instance; tell whether it still was to be had."""
+    given = {
+        "on_id": execution.id,
+        "while_in": (ExecutionState.ASSIGNED.value,),
+        "as_worker": "",
+        "etl_worker": execution.etl_worker,
+        "assigned_at": execution.assigned_at,
+        "term": execution.term,
+        "updated_at": execution.assigned_at,
+    }
+    return connection.execute(_HAND_OUT, given).first() is not None
+
+
+def ask_to_cancel(connection: Connection, execution_id: str, at: int) -> bool:
+    """Note that somebody wants an open execution to end; tell whether it is open."""
+    asked = {
+        "on_id": execution_id,
+        "while_in": _OPEN_STATES,
+        "cancel_requested_at": at,
+        "updated_at": at,
+    }
+    return connection.execute(_MOVE, asked).first() is not None
+
+
+def lose_all_of(
+    connection: Connection, instances: Collection[str], ended: frozenset[str], why: str, at: int
+) -> list[Execution]:
+    """Take the work of instances away; free their mutexes where the holder is known to be gone."""
+    mine = select(etl_executions).where(
+        _COLUMNS.etl_worker.in_(instances),
+        _COLUMNS.state.in_(_OPEN_STATES),
+        _COLUMNS.finished_at.is_(None),
+    )
+    lost = [execution_of(row) for row in connection.execute(mine).mappings().all()]
+    for execution in lost:
+        # Locks are taken in one order: the topic's row before the execution's.
+        free_of_the_dead(connection, execution, ended, at)
+        lose(connection, execution.id, why, why, at)
+    return lost
 
 
 def lose_unclaimed(connection: Connection, claiming: Execution, at: int) -> None:
@@ -174,7 +247,22 @@ def _end(
         "rows": rows,
         "updated_at": at,
     }
-    return connection.execute(_MOVE, end).mappings().one_or_none()
+    ended = connection.execute(_MOVE, end).mappings().one_or_none()
+    if ended is not None:
+        _leave(connection, execution_id, ended["etl_worker"], state, at)
+    return ended
+
+
+def _leave(
+    connection: Connection, execution_id: str, worker: str, state: ExecutionState, at: int
+) -> None:
+    """Let an instance go from an execution that ended; another may have to take it up."""
+    set_state(connection, worker, InstanceState.IDLE)
+    if state in (ExecutionState.LOST, ExecutionState.REJECTED):
+        found = select(etl_executions).where(_COLUMNS.id == execution_id)
+        ended = execution_of(connection.execute(found).mappings().one())
+        if ended.flow_kind == EXTERNAL and ended.cancel_requested_at is None:
+            keep(connection, queued_again(ended, at))
 
 
 def _append_failure(connection: Connection, ended: RowMapping, why: str, at: int) -> None:
@@ -214,4 +302,5 @@ def execution_of(row: RowMapping) -> Execution:
         rows=row["rows"],
         configuration=row["configuration"],
         term=row["term"],
+        tags=tuple(row["tags"] or ()),
     )

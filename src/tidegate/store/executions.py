@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -16,9 +16,11 @@ from tidegate.model.execution import (
     Offset,
     OffsetState,
 )
+from tidegate.model.streams import Stream, streams_of
 from tidegate.ports import Commit
-from tidegate.store import execution_rows, failures, journal
+from tidegate.store import execution_rows, failures, journal, phases
 from tidegate.store.claims import Refusal, claim
+from tidegate.store.leaders import require_term
 from tidegate.store.offset_rows import (
     block_columns,
     claim_lost,
@@ -26,6 +28,7 @@ from tidegate.store.offset_rows import (
     declare,
     owned,
     release,
+    resting,
 )
 from tidegate.store.reader import Reader
 from tidegate.store.schema import etl_executions
@@ -46,6 +49,22 @@ class SqlExecutions:
             )
         self._writer.write(lambda connection: execution_rows.keep(connection, execution))
 
+    def assign_all(self, executions: Sequence[Execution], term: int) -> None:
+        def write(connection: Connection) -> None:
+            require_term(connection, term)
+            for execution in executions:
+                execution_rows.keep(connection, execution)
+
+        if executions:
+            self._writer.write(write)
+
+    def hand_out(self, queued: Sequence[Execution], term: int) -> Sequence[Execution]:
+        def write(connection: Connection) -> Sequence[Execution]:
+            require_term(connection, term)
+            return [one for one in queued if execution_rows.hand_out(connection, one)]
+
+        return self._writer.write(write) if queued else []
+
     def claim(self, execution: Execution, hostid: str, dead: frozenset[str], at: int) -> Offset:
         taken = self._writer.write(
             lambda connection: claim(connection, execution, hostid, dead, at)
@@ -59,8 +78,8 @@ class SqlExecutions:
             lambda connection: declare(connection, execution, block, processor, at)
         )
 
-    def commit(self, commit: Commit) -> None:
-        self._writer.write(lambda connection: _commit(connection, commit))
+    def commit(self, commit: Commit) -> Sequence[Stream]:
+        return self._writer.write(lambda connection: _commit(connection, commit))
 
     def nothing_to_do(self, execution: Execution, complete_to: int, at: int) -> None:
         self._writer.write(lambda connection: _nothing(connection, execution, complete_to, at))
@@ -79,9 +98,54 @@ class SqlExecutions:
 
         self._writer.write(write)
 
+    def hand_back(self, execution: Execution, why: str, at: int) -> None:
+        def write(connection: Connection) -> None:
+            held = owned(connection, execution)
+            release(connection, execution.topic, {"state": resting(held.seq).value}, at)
+            execution_rows.lose(connection, execution.id, why, why, at)
+
+        self._writer.write(write)
+
+    def lose(self, lost: Mapping[str, str], term: int, at: int) -> None:
+        def write(connection: Connection) -> None:
+            require_term(connection, term)
+            for execution_id, why in lost.items():
+                execution_rows.lose(connection, execution_id, why, why, at)
+
+        if lost:
+            self._writer.write(write)
+
+    def follow(self, told: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
+        def write(connection: Connection) -> None:
+            require_term(connection, term)
+            for before, after in told:
+                execution_rows.follow(connection, before, after, at)
+
+        if told:
+            self._writer.write(write)
+
+    def ask_to_cancel(self, execution_id: str, at: int) -> bool:
+        return self._writer.write(
+            lambda connection: execution_rows.ask_to_cancel(connection, execution_id, at)
+        )
+
+    def open(self, instances: Sequence[str] | None = None) -> Sequence[Execution]:
+        columns = etl_executions.c
+        statement = select(etl_executions).where(columns.finished_at.is_(None))
+        if instances is not None:
+            statement = statement.where(columns.etl_worker.in_(instances))
+        rows = self._reader.rows(statement.order_by(columns.assigned_at, columns.id))
+        return [execution_rows.execution_of(row) for row in rows]
+
     def get(self, execution_id: str) -> Execution | None:
         row = self._reader.first(select(etl_executions).where(etl_executions.c.id == execution_id))
         return None if row is None else execution_rows.execution_of(row)
+
+    def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
+        if not ids:
+            return {}
+        rows = self._reader.rows(select(etl_executions).where(etl_executions.c.id.in_(ids)))
+        return {row["id"]: execution_rows.execution_of(row) for row in rows}
 
     def list(
         self,
@@ -103,7 +167,7 @@ class SqlExecutions:
         return [execution_rows.execution_of(row) for row in self._reader.rows(newest_first)]
 
 
-def _commit(connection: Connection, commit: Commit) -> None:
+def _commit(connection: Connection, commit: Commit) -> Sequence[Stream]:
     held = owned(connection, commit.execution)
     declared, offset = held.block, commit.offset
     if declared is None or (declared.seq, declared.next) != (commit.block.seq, commit.block.next):
@@ -119,10 +183,15 @@ def _commit(connection: Connection, commit: Commit) -> None:
     )
     outcome = commit.outcome
     failed = failures.settle(connection, commit.execution, commit.block.seq, commit.at)
-    execution_rows.finish(
+    lived = execution_rows.finish(
         connection, commit.execution, outcome.rows, outcome.note, commit.at, failed
     )
     journal.record(connection, commit)
+    streams = streams_of(
+        lived, commit.definition, commit.block, rows=outcome.rows, failed=failed[0]
+    )
+    phases.tell(connection, streams, commit.at)
+    return streams
 
 
 def _nothing(connection: Connection, execution: Execution, complete_to: int, at: int) -> None:

@@ -29,6 +29,12 @@ class SqlLineages:
         rows = self._reader.rows(select(lineage).where(lineage.c.current).order_by(lineage.c.topic))
         return {row["topic"]: _applied(row) for row in rows}
 
+    def stamp(self) -> object:
+        newest = func.max(lineage.c.updated_at)
+        counted = select(func.count(), newest).where(lineage.c.current)
+        removed = select(func.max(lineage.c.removed_at))
+        return [tuple(row.values()) for one in (counted, removed) for row in self._reader.rows(one)]
+
     def version(self, topic: str, version: int) -> Definition:
         found = self._reader.first(
             select(lineage.c.definition).where(

@@ -92,6 +92,15 @@ def release(connection: Connection, topic: str, changes: Mapping[str, Any], at: 
     connection.execute(_CHANGE, {"on_topic": topic, **changes, **FREE, "updated_at": at})
 
 
+def free_of_the_dead(
+    connection: Connection, execution: Execution, ended: frozenset[str], at: int
+) -> None:
+    """Free the mutex of an execution whose holder can no longer write; leave any other."""
+    held = connection.execute(_OWNED, _ours(execution)).mappings().one_or_none()
+    if held is not None and held["hostid"] in ended:
+        release(connection, execution.topic, {"state": resting(held["seq"]).value}, at)
+
+
 def _ours(execution: Execution) -> dict[str, str]:
     return {"on_topic": execution.topic, "on_execution": execution.id}
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 
-from tidegate.errors import StoreError
+from tidegate.errors import StoreAway, StoreError
 
 CONNECT_SECONDS = 10
 
@@ -73,12 +73,12 @@ class PostgresBackend:
                 " [store] url, PGPASSWORD or ~/.pgpass)"
             )
         if isinstance(error, DBAPIError) and state is None:
-            return StoreError(
+            return StoreAway(
                 f"the store {self.name} cannot be reached ({said}); check [store] url and that"
                 " the server runs, then try again"
             )
         if isinstance(error, DBAPIError) and error.connection_invalidated:
-            return StoreError(
+            return StoreAway(
                 f"the store {self.name} cut the connection ({said}); try again when the server"
                 " is up"
             )

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0002"
+REVISION = "0005"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -156,6 +156,7 @@ etl_executions = Table(
     _number("rows", nullable=True),
     _json("configuration"),
     _number("term", nullable=True),
+    _json("tags", nullable=True),
     _number("started_location", nullable=True),
     *_stamps(),
     Index("etl_executions_flow", "flow_id", "assigned_at"),
@@ -230,4 +231,66 @@ dataset_entities = Table(
     _json("entity"),
     *_stamps(),
     Index("dataset_entities_latest", "flow_id", "entity_id", "location"),
+)
+
+etl_instances = Table(
+    "etl_instances",
+    metadata,
+    Column("instance_id", Text, primary_key=True),
+    _text("name"),
+    _text("host"),
+    _number("pid", nullable=True),
+    # The worker process that hosts it, under the name by which it holds mutexes.
+    _text("process"),
+    _json("kinds"),
+    _json("tags"),
+    _text("state"),
+    _text("status"),
+    Column("disabled", Boolean, nullable=False),
+    # By the store's clock, at receipt: what the instance believes the time to be plays no part.
+    _number("reported_at", nullable=True),
+    _number("started_at"),
+    _number("status_updated_at"),
+    *_stamps(),
+)
+
+etl_phase_executions = Table(
+    "etl_phase_executions",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("phase", Text, primary_key=True),
+    Column("data_stream_name", Text, primary_key=True),
+    Column("instance_id", Text, primary_key=True),
+    _number("stream_started_at", nullable=True),
+    _number("stream_finished_at", nullable=True),
+    _number("stream_failed_at", nullable=True),
+    _text("comment"),
+    _number("total_in_messages", nullable=True),
+    _number("total_out_messages", nullable=True),
+    _number("total_failed_messages", nullable=True),
+    *_stamps(),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    # One row, made by the migration.
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    _number("term"),
+    _text("holder"),
+    _number("expires_at"),
+    _number("elected_at"),
+    *_stamps(),
+)
+
+flow_wishes = Table(
+    "flow_wishes",
+    metadata,
+    Column("flow_id", Text, primary_key=True),
+    # What people want of a flow; nobody but people writes here.
+    _number("paused_at", nullable=True),
+    _text("paused_by"),
+    _text("paused_why"),
+    _number("run_asked_at", nullable=True),
+    *_stamps(),
 )

@@ -9,11 +9,15 @@ from tidegate.store.backend import Backend, backend_for
 from tidegate.store.datasets import SqlDatasets
 from tidegate.store.executions import SqlExecutions
 from tidegate.store.failures import SqlFailures
+from tidegate.store.instances import SqlInstances
 from tidegate.store.journal import SqlJournal
+from tidegate.store.leaders import SqlLeadership
 from tidegate.store.lineages import SqlLineages
 from tidegate.store.offsets import SqlOffsets
+from tidegate.store.phases import SqlPhases
 from tidegate.store.reader import Reader
 from tidegate.store.upgrade import upgrade
+from tidegate.store.wishes import SqlWishes
 from tidegate.store.writer import Writer
 
 
@@ -30,6 +34,10 @@ class SqlStore:
     datasets: SqlDatasets
     journal: SqlJournal
     failures: SqlFailures
+    instances: SqlInstances
+    leadership: SqlLeadership
+    phases: SqlPhases
+    wishes: SqlWishes
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -59,4 +67,8 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
         datasets=SqlDatasets(reader),
         journal=SqlJournal(reader),
         failures=SqlFailures(reader, writer),
+        instances=SqlInstances(reader, writer),
+        leadership=SqlLeadership(writer),
+        phases=SqlPhases(reader, writer),
+        wishes=SqlWishes(reader, writer),
     )

@@ -15,7 +15,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from tidegate.errors import StoreError
+from tidegate.errors import StoreAway, StoreError
 
 BUSY_SECONDS = 20.0
 COMMIT_ATTEMPTS = 3
@@ -34,6 +34,10 @@ _MEANINGS = {
     sqlite3.SQLITE_IOERR: "cannot be read or written because the disk reports an error; look at"
     " the disk",
 }
+
+
+_PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""What somebody may mend while a process waits."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ class SqliteBackend:
             meaning = _MEANINGS.get(
                 _code(cause), f"refused a statement: {str(cause).partition(chr(10))[0]}"
             )
-        return StoreError(f"the store {self.path} {meaning}")
+        kind = StoreAway if _code(cause) in _PASSING else StoreError
+        return kind(f"the store {self.path} {meaning}")
 
 
 def _engine(path: Path, busy_seconds: float) -> Engine:

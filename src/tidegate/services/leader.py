@@ -1,0 +1,200 @@
+"""The leader's loop: who is dead, what is due, who gets it. Steps 1, 2 and 8 of a block.
+
+Messages only make it faster: whatever they say is in the store, or comes again.
+
+    renew ─▶ hear ─▶ rescue (1 to 4, 8) ─▶ plan (6) ─▶ assign (7) ─▶ trim (9) ─▶ wait
+      ▲                                                                            │
+      └── a tick, a commit, an instance turning idle, a command ◀──────────────────┘
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tidegate.errors import LakeError
+from tidegate.model.assignment import Assigned, Due, assign, new_execution
+from tidegate.model.execution import Execution, Offset
+from tidegate.model.instance import EXTERNAL, TABLE, Instance
+from tidegate.model.leadership import Lease
+from tidegate.model.lineage import Definition, TopicName
+from tidegate.model.messages import Assign
+from tidegate.model.pace import Pace
+from tidegate.model.plan import Verdict
+from tidegate.ports import Bus, Delivery, Holders, Inbox, Looks, Runtime, Store
+from tidegate.services.lookout import Lookout
+from tidegate.services.post import Post
+from tidegate.services.rescuer import Rescuer
+
+log = logging.getLogger(__name__)
+
+TRIM_EVERY = 60_000
+"""Milliseconds between two looks for what may be forgotten."""
+
+
+class Leader:
+    """What one leader knows and does in one term."""
+
+    def __init__(
+        self,
+        term: int,
+        store: Store,
+        bus: Bus,
+        lake: Looks,
+        holders: Holders,
+        runtime: Runtime,
+        pace: Pace,
+    ) -> None:
+        self._term = term
+        self._store = store
+        self._bus = bus
+        self._runtime = runtime
+        self._pace = pace
+        self._post = Post(store, runtime)
+        self._rescuer = Rescuer(store, holders, runtime, pace)
+        self._lookout = Lookout({}, store, lake, holders, runtime)
+        self._definitions: Mapping[str, Definition] = {}
+        self._stamp: object = None
+        self._refusals: dict[str, int | None] = {}
+        """Who rejected an execution, and when it was last heard before that."""
+        self._planned_at = 0
+        self._trimmed_at = 0
+
+    def turn(self, lease: Lease, inbox: Inbox) -> None:
+        """Go once through the leader's steps, as soon as there is a reason to."""
+        deliveries = inbox.receive(max(0, self._next_turn() - self._runtime.now()) / 1000)
+        stirred = self._hear(deliveries)
+        inbox.done(deliveries)
+        if not stirred and self._runtime.now() < self._next_turn():
+            return
+        self._planned_at = self._runtime.now()
+        # 1 to 4, and 8.
+        self._rescuer.turn(lease)
+        instances = self._store.instances.all()
+        self._assign_queued(instances)
+        self._assign_due(instances)
+        self._trim(lease)
+
+    def _next_turn(self) -> int:
+        return self._planned_at + self._pace.loop
+
+    def _hear(self, deliveries: Sequence[Delivery]) -> bool:
+        if not deliveries:
+            return False
+        heard = self._post.handle(deliveries, self._term)
+        self._rescuer.note(heard.beats)
+        if heard.refusals:
+            reported = {one.id: one.reported_at for one in self._store.instances.all()}
+            self._refusals |= {id: reported.get(id) for id in heard.refusals}
+        return heard.stirring
+
+    def _assign_queued(self, instances: Sequence[Instance]) -> None:
+        """7, for foreign executions, which wait in the store for an instance."""
+        open = self._store.executions.open()
+        queued = {one.id: one for one in open if one.flow_kind == EXTERNAL and not one.etl_worker}
+        wanted = [Due(one.id, EXTERNAL, one.id, one.tags) for one in queued.values()]
+        now = self._runtime.now()
+        given = [
+            replace(
+                queued[one.due.flow], etl_worker=one.instance.id, assigned_at=now, term=self._term
+            )
+            for one in self._choose(wanted, instances, open)
+        ]
+        self._publish(self._store.executions.hand_out(given, self._term))
+
+    def _assign_due(self, instances: Sequence[Instance]) -> None:
+        """6 and 7, for tables: plan, and give what is due to idle instances."""
+        due = {verdict.topic: verdict for verdict in self._due()}
+        offsets = self._store.offsets.all() if due else {}
+        # Who has waited longest comes first: else a long backlog would keep the others out.
+        fair = sorted(due, key=lambda topic: _last_run(offsets.get(topic)))
+        wanted = [_wanted(self._definitions[topic]) for topic in fair]
+        chosen = self._choose(wanted, instances, self._store.executions.open())
+        made = [
+            self._execution(due[one.due.flow], offsets.get(one.due.flow), one.instance)
+            for one in chosen
+        ]
+        # 2. Stored before it is told: whoever hears of it finds it.
+        self._store.executions.assign_all(made, self._term)
+        self._publish(made)
+
+    def _due(self) -> list[Verdict]:
+        """6. Plan over what is applied now."""
+        self._read_lineage()
+        self._lookout.renew(self._definitions)
+        try:
+            self._store.offsets.see(self._lookout.landed(), self._runtime.now())
+            return self._lookout.plan(eager=False).due
+        except LakeError as error:
+            log.warning("%s", error)
+            return []
+
+    def _read_lineage(self) -> None:
+        stamp = self._store.lineages.stamp()
+        if stamp != self._stamp:
+            applied = self._store.lineages.current()
+            self._definitions = {topic: one.definition for topic, one in applied.items()}
+            self._stamp = stamp
+
+    def _choose(
+        self, wanted: Iterable[Due], instances: Sequence[Instance], open: Sequence[Execution]
+    ) -> list[Assigned]:
+        at_work = [execution for execution in open if execution.etl_worker]
+        limit = self._pace.max_parallel
+        return assign(
+            wanted,
+            [instance for instance in instances if not self._refuses(instance)],
+            {execution.etl_worker for execution in at_work},
+            {TopicName.parse(one.topic).table for one in at_work if one.topic},
+            None if limit is None else max(0, limit - len(at_work)),
+        )
+
+    def _refuses(self, instance: Instance) -> bool:
+        """Tell whether an instance that rejected an execution was not heard again since."""
+        if instance.id not in self._refusals:
+            return False
+        if self._refusals[instance.id] == instance.reported_at:
+            return True
+        del self._refusals[instance.id]
+        return False
+
+    def _execution(
+        self, verdict: Verdict, offset: Offset | None, instance: Instance
+    ) -> Execution:
+        again = offset is not None and (offset.block is not None or offset.failures > 0)
+        return new_execution(
+            self._runtime.uuid(),
+            verdict.topic,
+            self._runtime.now(),
+            earlier=self._store.executions.list(flow=verdict.topic, limit=1) if again else (),
+            limits=verdict.limits,
+            worker=instance.id,
+            term=self._term,
+        )
+
+    def _publish(self, executions: Sequence[Execution]) -> None:
+        now = self._runtime.now()
+        self._bus.publish(
+            [
+                Assign(one.etl_worker, one.id, one.configuration, now, self._term)
+                for one in executions
+            ]
+        )
+
+    def _trim(self, lease: Lease) -> None:
+        """9. Forget what is too old to matter."""
+        now = self._runtime.now()
+        if now - self._trimmed_at < TRIM_EVERY:
+            return
+        self._trimmed_at = now
+        self._bus.trim(now - self._pace.retention)
+        self._store.instances.trim(lease.now - self._pace.forget_after, self._term)
+
+
+def _last_run(offset: Offset | None) -> int:
+    return (offset.run or 0) if offset else 0
+
+
+def _wanted(definition: Definition) -> Due:
+    return Due(definition.topic, TABLE, definition.table, definition.worker_tags)

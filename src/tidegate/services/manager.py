@@ -1,0 +1,75 @@
+"""A candidate for leadership, and the leader while it is elected.
+
+Any number of processes may run one; the elected one leads. All that a leader writes carries its
+term, so one that was stopped and goes on after its lease writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidegate.errors import Deposed, StoreError
+from tidegate.model.pace import Pace
+from tidegate.ports import Bus, Holders, Looks, Runtime, Store
+from tidegate.services.elector import Elector
+from tidegate.services.leader import Leader
+from tidegate.services.lifecycle import Lifecycle
+
+log = logging.getLogger(__name__)
+
+
+class Manager:
+    """Stands whenever nobody leads."""
+
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        lake: Looks,
+        holders: Holders,
+        runtime: Runtime,
+        pace: Pace,
+        life: Lifecycle,
+    ) -> None:
+        self._store = store
+        self._bus = bus
+        self._lake = lake
+        self._holders = holders
+        self._runtime = runtime
+        self._pace = pace
+        self._life = life
+        self._elector = Elector(store.leadership, holders.me, pace.lease)
+        self._wakes = runtime.mailbox()
+        life.on_stop(lambda: self._wakes.put(None))
+
+    def serve(self) -> None:
+        """Stand for leadership, and lead, until told to stop."""
+        while not self._life.stopping:
+            try:
+                term = self._elector.stand()
+                if term is not None:
+                    log.info("leads, term %d", term)
+                    self._lead(term)
+            except StoreError as error:
+                log.warning("%s", error)
+            if not self._life.stopping:
+                self._wakes.receive(self._pace.loop / 1000)
+
+    def _lead(self, term: int) -> None:
+        inbox = self._bus.manager_inbox()
+        leader = Leader(
+            term, self._store, self._bus, self._lake, self._holders, self._runtime, self._pace
+        )
+        try:
+            while not self._life.stopping:
+                lease = self._elector.renew(term)
+                if lease is None:
+                    log.warning("leads no longer: the lease of term %d has run out", term)
+                    return
+                leader.turn(lease, inbox)
+        except Deposed as error:
+            log.warning("leads no longer: %s", error)
+        finally:
+            inbox.close()
+            if self._life.stopping:
+                self._elector.resign(term)

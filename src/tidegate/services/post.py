@@ -1,0 +1,136 @@
+"""What the leader hears: heartbeats, and how far executions have come.
+
+Outcomes of our own instances are in the store before anybody hears of them, so what they say only
+wakes the leader, but for a refusal, which costs them no look into the store. A foreign worker's word is all that there is of its execution: it is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidegate.errors import Malformed
+from tidegate.model.execution import Execution
+from tidegate.model.instance import EXTERNAL
+from tidegate.model.messages import (
+    Accepted,
+    ExecutionProgress,
+    Failed,
+    Finished,
+    Heartbeat,
+    InstanceState,
+    Message,
+    Rejected,
+    Started,
+    StreamProgress,
+    parse,
+)
+from tidegate.model.progress import advance
+from tidegate.model.streams import told
+from tidegate.ports import Delivery, Runtime, Store
+
+_Refused = list[tuple[Delivery, str]]
+
+
+@dataclass
+class Heard:
+    """What came out of a batch of messages."""
+
+    stirring: bool = False
+    """Something happened that may make another flow due, or an instance free."""
+    beats: dict[str, list[InstanceState]] = field(default_factory=dict)
+    refusals: set[str] = field(default_factory=set)
+    """Instances that rejected an execution."""
+
+
+class Post:
+    """Reads messages for one leader."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._known: dict[str, InstanceState] = {}
+        """What each instance said last, to tell news from repetition."""
+
+    def handle(self, deliveries: Sequence[Delivery], term: int) -> Heard:
+        """Write down what the messages say; what cannot be read is kept apart and skipped."""
+        heard = Heard()
+        refused: _Refused = []
+        progress: list[tuple[Delivery, ExecutionProgress]] = []
+        streams: list[tuple[Delivery, StreamProgress]] = []
+        for delivery in deliveries:
+            message = _read(delivery, refused)
+            match message:
+                case None:
+                    continue
+                case Heartbeat():
+                    self._beat(message, heard)
+                case Accepted() | Rejected() | Started() | Finished() | Failed():
+                    progress.append((delivery, message))
+                case _ if isinstance(message, StreamProgress):
+                    streams.append((delivery, message))
+        now = self._runtime.now()
+        self._store.instances.beat({id: states[-1] for id, states in heard.beats.items()})
+        named = {message.execution_id for _, message in (*progress, *streams)}
+        executions = dict(self._store.executions.some(named))
+        self._follow(progress, executions, heard, refused, term)
+        self._tell(streams, executions, refused)
+        if refused:
+            self._store.rejected.keep(refused, now)
+        return heard
+
+    def _beat(self, message: Heartbeat, heard: Heard) -> None:
+        heard.beats.setdefault(message.id, []).append(message.state)
+        if self._known.get(message.id) is not message.state:
+            self._known[message.id] = message.state
+            heard.stirring = True
+
+    def _follow(
+        self,
+        progress: Sequence[tuple[Delivery, ExecutionProgress]],
+        executions: dict[str, Execution],
+        heard: Heard,
+        refused: _Refused,
+        term: int,
+    ) -> None:
+        before = dict(executions)
+        for delivery, message in progress:
+            execution = executions.get(message.execution_id)
+            if execution is None:
+                refused.append((delivery, f"no execution {message.execution_id}"))
+                continue
+            if execution.etl_worker != message.assignee:
+                why = f"{message.assignee} is not the worker of execution {execution.id}"
+                refused.append((delivery, why))
+                continue
+            heard.stirring = True
+            if isinstance(message, Rejected):
+                heard.refusals.add(message.assignee)
+            if execution.flow_kind == EXTERNAL or isinstance(message, Rejected):
+                executions[execution.id] = advance(execution, message)
+        moved = [
+            (before[id], execution) for id, execution in executions.items() if execution != before[id]
+        ]
+        self._store.executions.follow(moved, term, self._runtime.now())
+
+    def _tell(
+        self,
+        streams: Sequence[tuple[Delivery, StreamProgress]],
+        executions: dict[str, Execution],
+        refused: _Refused,
+    ) -> None:
+        known = []
+        for delivery, message in streams:
+            if message.execution_id in executions:
+                known.append(told(message))
+            else:
+                refused.append((delivery, f"no execution {message.execution_id}"))
+        self._store.phases.tell(known, self._runtime.now())
+
+
+def _read(delivery: Delivery, refused: _Refused) -> Message | None:
+    try:
+        return parse(delivery.topic, delivery.body)
+    except Malformed as error:
+        refused.append((delivery, str(error)))
+        return None

@@ -1,0 +1,346 @@
+"""A worker process: its slots, what they are told, and that they live.
+
+One thread for each thing that may wait, and mailboxes between them:
+
+    post      waits for ems.control               ─┐
+    minder    waits for the store, once a beat    ─┼─▶ the worker: who is busy, heartbeats, the end
+    slot × N  wait for Spark and the commit       ─┘        │
+       ▲                                                    │
+       └──────────────── one execution at a time ◀──────────┘
+
+The worker itself waits for nothing but its mailbox, so that heartbeats come whatever else hangs.
+What is lost on the bus is found in the store by the minder: the row is the command.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from tidegate.errors import ClaimLost, Malformed, MutexError, StoreError
+from tidegate.model.assignment import limits_of, new_execution
+from tidegate.model.execution import Execution, ExecutionState, Limits
+from tidegate.model.instance import TABLE, Instance, InstanceStatus
+from tidegate.model.messages import Assign, Cancel, Heartbeat, InstanceState, Shutdown, parse
+from tidegate.model.pace import Pace
+from tidegate.ports import Bus, Delivery, Inbox, Mailbox, Runtime, Store
+from tidegate.services.executor import Executor, Interruption
+from tidegate.services.lifecycle import Lifecycle
+from tidegate.services.reporter import BusReporter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Order:
+    """An execution that an instance is to run."""
+
+    execution_id: str
+    instance: str
+    configuration: Any = None
+
+
+@dataclass(frozen=True)
+class Freed:
+    """A slot has done what it was told."""
+
+    instance: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the store says of this process's instances: their open executions."""
+
+    open: Sequence[Execution]
+
+
+class Word(Enum):
+    STOP = auto()
+    LEAVE = auto()
+
+
+@dataclass
+class Slot:
+    """One instance: a thread that runs one execution at a time."""
+
+    id: str
+    mailbox: Mailbox[Order | Word]
+    execution_id: str | None = None
+    seen: deque[str] = field(default_factory=lambda: deque(maxlen=100))
+    """The executions that it was given last; one that is told of twice is run once."""
+
+    @property
+    def state(self) -> InstanceState:
+        return InstanceState.BUSY if self.execution_id else InstanceState.IDLE
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a worker process says of itself when it registers."""
+
+    name: str
+    host: str
+    pid: int
+    process: str
+    tags: tuple[str, ...] = ()
+
+
+class Worker:
+    """Hosts instances and runs what the manager gives them."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        slots: int,
+        store: Store,
+        bus: Bus,
+        executor: Executor,
+        reporter: BusReporter,
+        runtime: Runtime,
+        pace: Pace,
+        life: Lifecycle,
+        *,
+        lives: Callable[[], bool],
+        foreign: Callable[[str], Limits | None] | None = None,
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._bus = bus
+        self._executor = executor
+        self._reporter = reporter
+        self._runtime = runtime
+        self._pace = pace
+        self._life = life
+        self._lives = lives
+        """Whether the JVM is still there, once it was started."""
+        self._foreign = foreign
+        """Plans a topic for an assign that is in nobody's store: a foreign manager's."""
+        self._mailbox: Mailbox[Delivery | Freed | Rows | Word] = runtime.mailbox()
+        self._slots = {
+            slot.id: slot
+            for slot in (Slot(runtime.uuid(), runtime.mailbox()) for _ in range(slots))
+        }
+        self._minded: Mailbox[Word] = runtime.mailbox()
+        self._beaten_at = 0
+        self._stopping_at: int | None = None
+        life.on_stop(lambda: self._mailbox.put(Word.STOP))
+
+    def serve(self) -> None:
+        """Register, work until told to stop, and leave when the work is done or handed back."""
+        self._register()
+        inbox = self._bus.worker_inbox(list(self._slots))
+        self._runtime.spawn("post", lambda: self._read_post(inbox))
+        self._runtime.spawn("minder", self._mind)
+        for slot in self._slots.values():
+            self._runtime.spawn(f"slot {slot.id}", lambda slot=slot: self._work(slot))  # type: ignore[misc]
+        while not self._has_left():
+            self._beat()
+            item = self._mailbox.receive(self._until_beat())
+            if item is not None:
+                self._take(item)
+        for slot in self._slots.values():
+            slot.mailbox.put(Word.LEAVE)
+        self._minded.put(Word.LEAVE)
+        self._leave()
+
+    def _register(self) -> None:
+        me = self._identity
+        self._store.instances.register(
+            [
+                Instance(
+                    id=slot.id,
+                    state=slot.state,
+                    name=me.name,
+                    host=me.host,
+                    pid=me.pid,
+                    process=me.process,
+                    kinds=(TABLE,),
+                    tags=me.tags,
+                )
+                for slot in self._slots.values()
+            ]
+        )
+
+    def _leave(self) -> None:
+        try:
+            self._store.instances.set_status(self._identity.process, InstanceStatus.UNLOADED)
+        except StoreError as error:
+            log.warning("left without a word: %s", error)
+
+    # What the worker itself does; nothing here waits for anything.
+
+    def _take(self, item: Delivery | Freed | Rows | Word) -> None:
+        match item:
+            case Delivery():
+                self._hear(item)
+            case Freed():
+                self._slots[item.instance].execution_id = None
+                # At once: the manager need not wait for the next beat to use the slot again.
+                self._beaten_at = 0
+            case Rows():
+                self._compare(item.open)
+            case Word():
+                self._stop()
+
+    def _hear(self, delivery: Delivery) -> None:
+        try:
+            message = parse(delivery.topic, delivery.body)
+        except Malformed as error:
+            log.warning("skipped a message at %s: %s", delivery.where, error)
+            return
+        match message:
+            case Assign() if message.assignee in self._slots:
+                self._give(Order(message.execution_id, message.assignee, message.configuration))
+            case Cancel() if message.assignee in self._slots:
+                self._minded.put(Word.STOP)
+            case Shutdown() if message.assignee in self._slots:
+                self._life.stop()
+
+    def _give(self, order: Order) -> None:
+        slot = self._slots[order.instance]
+        if order.execution_id in slot.seen:
+            return
+        slot.seen.append(order.execution_id)
+        if slot.execution_id or self._life.stopping:
+            self._reporter.rejected(order.execution_id, slot.id)
+            return
+        slot.execution_id = order.execution_id
+        slot.mailbox.put(order)
+
+    def _compare(self, open: Sequence[Execution]) -> None:
+        """Hold what the store says against what the slots do."""
+        by_id = {execution.id: execution for execution in open}
+        for execution in open:
+            if execution.state is ExecutionState.ASSIGNED and not self._life.stopping:
+                self._give(Order(execution.id, execution.etl_worker))
+            elif execution.cancel_requested_at is not None:
+                self._interrupt(execution.id, Interruption("cancelled by hand", failure=True))
+        for slot in self._slots.values():
+            if slot.execution_id and slot.execution_id not in by_id and not self._foreign:
+                # It came back from the dead: what it runs is somebody else's by now.
+                self._interrupt(slot.execution_id, Interruption("no longer its own"))
+
+    def _stop(self) -> None:
+        now = self._runtime.now()
+        if self._stopping_at is None:
+            self._stopping_at = now
+            self._minded.put(Word.STOP)
+        if self._life.in_a_hurry or now - self._stopping_at >= self._pace.drain:
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        for slot in self._slots.values():
+            if slot.execution_id:
+                why = Interruption("handed back: its worker stopped")
+                self._interrupt(slot.execution_id, why)
+
+    def _interrupt(self, execution_id: str, why: Interruption) -> None:
+        # Spark may take its time to answer.
+        self._runtime.spawn("interrupt", lambda: self._executor.interrupt(execution_id, why))
+
+    def _has_left(self) -> bool:
+        if not self._lives():
+            log.error("Spark's process is gone: this worker ends, another takes its work up")
+            return True
+        if self._stopping_at is None:
+            return False
+        if self._runtime.now() - self._stopping_at >= self._pace.drain:
+            self._hand_back()
+        return not any(slot.execution_id for slot in self._slots.values())
+
+    def _beat(self) -> None:
+        now = self._runtime.now()
+        if now - self._beaten_at < self._pace.heartbeat:
+            return
+        self._beaten_at = now
+        self._bus.publish([Heartbeat(slot.id, slot.state, now) for slot in self._slots.values()])
+
+    def _until_beat(self) -> float:
+        left = self._beaten_at + self._pace.heartbeat - self._runtime.now()
+        return max(0, min(left, self._pace.loop)) / 1000
+
+    # The threads beside it.
+
+    def _read_post(self, inbox: Inbox) -> None:
+        while not self._life.stopping:
+            deliveries = inbox.receive(self._pace.loop / 1000)
+            for delivery in deliveries:
+                self._mailbox.put(delivery)
+            inbox.done(deliveries)
+        inbox.close()
+
+    def _mind(self) -> None:
+        """Keep the store in the picture, and hear from it what the bus may have lost."""
+        while True:
+            try:
+                if self._life.stopping:
+                    me = self._identity.process
+                    self._store.instances.set_status(me, InstanceStatus.CLOSING)
+                elif self._is_drained():
+                    self._life.stop()
+                self._store.instances.beat({s.id: s.state for s in self._slots.values()})
+                self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
+            except StoreError as error:
+                log.warning("%s", error)
+            if self._minded.receive(self._pace.heartbeat / 1000) is Word.LEAVE:
+                return
+
+    def _is_drained(self) -> bool:
+        """Tell whether an operator wants this process to end; register anew if it was forgotten."""
+        mine = self._store.instances.of(self._identity.process)
+        if len(mine) < len(self._slots):
+            self._register()
+        return any(one.status is InstanceStatus.CLOSING for one in mine)
+
+    def _work(self, slot: Slot) -> None:
+        while True:
+            order = slot.mailbox.receive(None)
+            if not isinstance(order, Order):
+                return
+            try:
+                self._execute(order)
+            except (MutexError, ClaimLost) as refusal:
+                log.info("%s", refusal)
+                self._reporter.rejected(order.execution_id, slot.id)
+            except StoreError as error:
+                # Not claimed, or claimed and unknown: the store tells the next who looks.
+                log.warning("%s", error)
+            except Exception:
+                # A slot that ended here would be busy for ever.
+                log.exception("execution %s", order.execution_id)
+            self._mailbox.put(Freed(slot.id))
+
+    def _execute(self, order: Order) -> None:
+        execution = self._store.executions.get(order.execution_id)
+        if execution is None and self._foreign is not None:
+            execution = self._adopt(order)
+        if execution is None or execution.etl_worker != order.instance:
+            return
+        if execution.state is not ExecutionState.ASSIGNED:
+            return
+        log.info("%s: execution %s", execution.topic, execution.id)
+        ended = self._executor.execute(execution, limits_of(execution.configuration))
+        log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
+        self._reporter.ended(ended)
+
+    def _adopt(self, order: Order) -> Execution | None:
+        """Write down the execution of a manager that keeps its own books."""
+        assert self._foreign is not None
+        given = order.configuration or {}
+        topic = given.get("id")
+        if given.get("kind") != TABLE or not isinstance(topic, str):
+            self._reporter.rejected(order.execution_id, order.instance)
+            return None
+        made = new_execution(
+            order.execution_id,
+            topic,
+            self._runtime.now(),
+            limits=self._foreign(topic),
+            worker=order.instance,
+        )
+        self._store.executions.assign(made)
+        return made

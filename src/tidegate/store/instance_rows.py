@@ -1,0 +1,38 @@
+"""Rows of `etl_instances`: how they are read, and how an execution moves its instance's state."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, RowMapping, bindparam, update
+
+from tidegate.model.instance import Instance, InstanceStatus
+from tidegate.model.messages import InstanceState
+from tidegate.store.schema import etl_instances
+
+_SET_STATE = (
+    update(etl_instances)
+    .where(etl_instances.c.instance_id == bindparam("on_instance"))
+    .values(state=bindparam("now_state"))
+)
+
+
+def set_state(connection: Connection, instance: str, state: InstanceState) -> None:
+    """Let an instance's state change with its execution, without waiting for its heartbeat."""
+    connection.execute(_SET_STATE, {"on_instance": instance, "now_state": state.value})
+
+
+def instance_of(row: RowMapping) -> Instance:
+    return Instance(
+        id=row["instance_id"],
+        status=InstanceStatus(row["status"]),
+        state=InstanceState(row["state"]),
+        name=row["name"],
+        host=row["host"],
+        pid=row["pid"],
+        process=row["process"],
+        kinds=tuple(row["kinds"]),
+        tags=tuple(row["tags"]),
+        disabled=row["disabled"],
+        reported_at=row["reported_at"],
+        started_at=row["started_at"],
+        status_updated_at=row["status_updated_at"],
+    )

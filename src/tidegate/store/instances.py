@@ -1,0 +1,175 @@
+"""Instances: registered or only heard of, alive, dead, unloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, case, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tidegate.model.execution import Execution
+from tidegate.model.instance import EXTERNAL, Instance, InstanceStatus
+from tidegate.model.messages import InstanceState
+from tidegate.store.dialect import clock, insert_into
+from tidegate.store.execution_rows import lose_all_of
+from tidegate.store.instance_rows import instance_of
+from tidegate.store.leaders import require_term
+from tidegate.store.reader import Reader
+from tidegate.store.schema import etl_instances
+from tidegate.store.writer import Writer
+
+_COLUMNS = etl_instances.c
+_GONE = (InstanceStatus.DEAD.value, InstanceStatus.UNLOADED.value)
+
+
+class SqlInstances:
+    """Implements `ports.Instances`."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
+
+    def all(self) -> Sequence[Instance]:
+        rows = self._reader.rows(select(etl_instances).order_by(_COLUMNS.name, _COLUMNS.instance_id))
+        return [instance_of(row) for row in rows]
+
+    def of(self, process: str) -> Sequence[Instance]:
+        rows = self._reader.rows(select(etl_instances).where(_COLUMNS.process == process))
+        return [instance_of(row) for row in rows]
+
+    def register(self, instances: Sequence[Instance]) -> None:
+        self._writer.write(lambda connection: _register(connection, instances))
+
+    def beat(self, states: Mapping[str, InstanceState]) -> None:
+        if states:
+            self._writer.write(lambda connection: _beat(connection, states))
+
+    def set_status(self, process: str, status: InstanceStatus) -> None:
+        def write(connection: Connection) -> None:
+            at = clock(connection)
+            of_process = update(etl_instances).where(_COLUMNS.process == process)
+            connection.execute(
+                of_process.values(status=status.value, status_updated_at=at, updated_at=at)
+            )
+
+        self._writer.write(write)
+
+    def disable(self, instances: Collection[str], disabled: bool) -> None:
+        def write(connection: Connection) -> None:
+            chosen = update(etl_instances).where(_COLUMNS.instance_id.in_(instances))
+            connection.execute(chosen.values(disabled=disabled, updated_at=clock(connection)))
+
+        self._writer.write(write)
+
+    def bury(
+        self, instances: Collection[str], ended: frozenset[str], why: str, term: int
+    ) -> Sequence[Execution]:
+        return self._writer.write(
+            lambda connection: _bury(connection, instances, ended, why, term)
+        )
+
+    def trim(self, before: int, term: int) -> None:
+        def write(connection: Connection) -> None:
+            require_term(connection, term)
+            connection.execute(
+                delete(etl_instances).where(
+                    _COLUMNS.status == InstanceStatus.UNLOADED.value,
+                    _COLUMNS.status_updated_at < before,
+                )
+            )
+
+        self._writer.write(write)
+
+
+def _register(connection: Connection, instances: Sequence[Instance]) -> None:
+    at = clock(connection)
+    rows = [
+        {
+            "instance_id": instance.id,
+            "name": instance.name,
+            "host": instance.host,
+            "pid": instance.pid,
+            "process": instance.process,
+            "kinds": list(instance.kinds),
+            "tags": list(instance.tags),
+            "state": instance.state.value,
+            "status": InstanceStatus.ALIVE.value,
+            "disabled": instance.disabled,
+            "reported_at": None,
+            "started_at": at,
+            "status_updated_at": at,
+            "created_at": at,
+            "updated_at": at,
+        }
+        for instance in instances
+    ]
+    connection.execute(_registered(connection.dialect.name), rows)
+
+
+@cache
+def _registered(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    """An instance that was heard of before it registered is told apart from a foreign one now."""
+    statement = insert_into(dialect, etl_instances)
+    said = ("name", "host", "pid", "process", "kinds", "tags", "status", "updated_at")
+    return statement.on_conflict_do_update(
+        index_elements=[_COLUMNS.instance_id],
+        set_={name: statement.excluded[name] for name in said},
+    )
+
+
+@cache
+def _heard(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    statement = insert_into(dialect, etl_instances)
+    new, gone = statement.excluded, _COLUMNS.status.in_(_GONE)
+    return statement.on_conflict_do_update(
+        index_elements=[_COLUMNS.instance_id],
+        set_={
+            "state": new.state,
+            "reported_at": new.reported_at,
+            "updated_at": new.updated_at,
+            "status": case((gone, InstanceStatus.ALIVE.value), else_=_COLUMNS.status),
+            "status_updated_at": case((gone, new.updated_at), else_=_COLUMNS.status_updated_at),
+        },
+    )
+
+
+def _beat(connection: Connection, states: Mapping[str, InstanceState]) -> None:
+    at = clock(connection)
+    rows: list[dict[str, Any]] = [
+        {
+            "instance_id": id,
+            "name": "",
+            "host": "",
+            "pid": None,
+            "process": "",
+            "kinds": [EXTERNAL],
+            "tags": [],
+            "state": state.value,
+            "status": InstanceStatus.ALIVE.value,
+            "disabled": False,
+            "reported_at": at,
+            "started_at": at,
+            "status_updated_at": at,
+            "created_at": at,
+            "updated_at": at,
+        }
+        # In one order, so that two who beat at once wait and do not clash.
+        for id, state in sorted(states.items())
+    ]
+    connection.execute(_heard(connection.dialect.name), rows)
+
+
+def _bury(
+    connection: Connection, instances: Collection[str], ended: frozenset[str], why: str, term: int
+) -> Sequence[Execution]:
+    """Leader steps 1 to 3 in one transaction: dead, work taken away, unloaded."""
+    require_term(connection, term)
+    at = clock(connection)
+    lost = lose_all_of(connection, instances, ended, why, at)
+    connection.execute(
+        update(etl_instances)
+        .where(_COLUMNS.instance_id.in_(instances))
+        .values(status=InstanceStatus.UNLOADED.value, status_updated_at=at, updated_at=at)
+    )
+    return lost

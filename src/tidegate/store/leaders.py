@@ -1,0 +1,83 @@
+"""Leadership: one row, moved by compare-and-set, timed by the store's clock."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select, update
+
+from tidegate.errors import Deposed
+from tidegate.model.leadership import Lease
+from tidegate.store.dialect import clock
+from tidegate.store.schema import leadership
+from tidegate.store.writer import Writer
+
+_ROW = select(leadership)
+_LOCKED = _ROW.with_for_update()
+_CHANGE = update(leadership).where(leadership.c.id == 1)
+
+
+class SqlLeadership:
+    """Implements `ports.Leadership`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def read(self) -> Lease:
+        # By the writer, since row and clock have to come from one moment.
+        return self._writer.write(_lease)
+
+    def take(self, holder: str, length: int) -> int | None:
+        return self._writer.write(lambda connection: _take(connection, holder, length))
+
+    def renew(self, term: int, length: int) -> Lease | None:
+        return self._writer.write(lambda connection: _renew(connection, term, length))
+
+    def resign(self, term: int) -> None:
+        def write(connection: Connection) -> None:
+            at = clock(connection)
+            mine = _CHANGE.where(leadership.c.term == term)
+            connection.execute(mine.values(holder="", expires_at=0, updated_at=at))
+
+        self._writer.write(write)
+
+
+def require_term(connection: Connection, term: int | None) -> None:
+    """Let only the leader of this term go on, and nobody be elected before it is done."""
+    if term is None:
+        return
+    standing = connection.execute(_LOCKED).mappings().one()
+    if standing["term"] != term or not standing["holder"]:
+        raise Deposed(f"term {term} is over: {standing['holder'] or 'nobody'} leads now")
+
+
+def _lease(connection: Connection) -> Lease:
+    row = connection.execute(_LOCKED).mappings().one()
+    return Lease(
+        row["term"], row["holder"], row["expires_at"], row["elected_at"], clock(connection)
+    )
+
+
+def _take(connection: Connection, holder: str, length: int) -> int | None:
+    lease = _lease(connection)
+    if lease.established(length):
+        return None
+    connection.execute(
+        _CHANGE.values(
+            term=lease.term + 1,
+            holder=holder,
+            expires_at=lease.now + length,
+            elected_at=lease.now,
+            updated_at=lease.now,
+        )
+    )
+    return lease.term + 1
+
+
+def _renew(connection: Connection, term: int, length: int) -> Lease | None:
+    lease = _lease(connection)
+    # One that has run out is taken anew, with a new term: others may have begun to act on its end.
+    if lease.term != term or not lease.established(length):
+        return None
+    # Written only when a third of it is gone: a busy leader turns many times a second.
+    if lease.expires_at - lease.now < length * 2 // 3:
+        connection.execute(_CHANGE.values(expires_at=lease.now + length, updated_at=lease.now))
+    return lease
