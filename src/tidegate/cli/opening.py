@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,8 +40,8 @@ def user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may know no name for its user.
-        return "unknown"
+        # A container may run under a number that has no name.
+        return str(os.getuid())
 
 
 def known_topic(parts: Parts, topic: str) -> str:
