@@ -6,6 +6,8 @@
     │   └── UnknownName           a topic, view or flow that the project does not have
     ├── StoreError                the store cannot be used
     │   └── StoreAway             it may be back in a moment: nothing is wrong with the call
+    ├── BusError                  the bus cannot be used
+    ├── Malformed                 a message that is not what its topic carries: count it, skip it
     ├── MutexError                a topic is being worked on by somebody else
     ├── Deposed                   another leads by now: write nothing more as the leader
     ├── ClaimLost                 the execution no longer owns its topic: walk away, write nothing
@@ -71,6 +73,14 @@ class StoreError(TidegateError):
 
 class StoreAway(StoreError):
     """The store cannot be reached now."""
+
+
+class BusError(TidegateError):
+    """The bus cannot be used."""
+
+
+class Malformed(TidegateError):
+    """A message is not what its topic carries."""
 
 
 class MutexError(TidegateError):

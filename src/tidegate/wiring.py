@@ -49,6 +49,18 @@ class Parts:
         return Lookout(definitions, self.store, self.tables, self.holders, self.runtime)
 
     @contextmanager
+    def bus(self) -> Iterator[Bus]:
+        """Open the bus for as long as the block lasts."""
+        from tidegate.bus import open_bus
+
+        settings = self.project.settings
+        bus = open_bus(settings.bus, settings.store_url, self.store.messages, self.runtime.now)
+        try:
+            yield bus
+        finally:
+            bus.close()
+
+    @contextmanager
     def spark(self) -> Iterator[SparkHost]:
         """Give a Spark that starts at its first use and ends with the block."""
         from tidegate.engine.session import SparkHost
@@ -104,7 +116,6 @@ class Parts:
         executor = self.executor(spark, Silence())
         return Foreground(self.lookout(), executor, self.store, self.runtime, watcher)
 
-
     def is_managed(self) -> bool:
         """Tell whether a manager leads now."""
         return self.store.leadership.read().established(self.pace.lease)
@@ -131,13 +142,9 @@ class Parts:
         """Put together a candidate for leadership."""
         from tidegate.services.manager import Manager
 
-        return Manager(
-            self.store, bus, self.tables, self.holders, self.runtime, self.pace, life
-        )
+        return Manager(self.store, bus, self.tables, self.holders, self.runtime, self.pace, life)
 
-    def worker(
-        self, spark: SparkHost, bus: Bus, life: Lifecycle, hiring: Hiring
-    ) -> Worker:
+    def worker(self, spark: SparkHost, bus: Bus, life: Lifecycle, hiring: Hiring) -> Worker:
         """Put together a worker process."""
         from tidegate.services.reporter import BusReporter
         from tidegate.services.worker import Identity, Worker

@@ -155,5 +155,5 @@ class TestResume:
             committed(store, "e-1")
         answer = cli("resume", "fact.orders")
         assert answer.code == 2
-        assert "is not stopped" in answer.sentence
+        assert "neither paused nor stopped" in answer.sentence
         assert cli("resume", "fact.nothing").code == 2

@@ -95,7 +95,7 @@ def commit_of(
         versions=done.versions,
         definition_version=done.definition_version,
     )
-    return Commit(made, offset, done, Outcome(9, 5, measures, "a note"), at)
+    return Commit(made, offset, done, Outcome(9, 5, measures, "a note"), at, definition())
 
 
 def committed(store: Store, id: str, of: Block | None = None, **claim: Any) -> Execution:

@@ -7,8 +7,9 @@ the last one of the process that makes it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidegate.errors import TopicStopped
 from tidegate.model.blocks import Cut, FileStatistics, Found, find_block, unknown
@@ -16,7 +17,7 @@ from tidegate.model.execution import Block, Execution, Measures, Outcome, Work
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import GREATEST, Position, before
-from tidegate.ports import Recorded
+from tidegate.ports import Mailbox, Recorded
 
 
 class Died(BaseException):
@@ -164,6 +165,12 @@ class ModelRuntime:
     def uuid(self) -> str:
         return f"{next(self._numbers):08}"
 
+    def spawn(self, name: str, work: Callable[[], None]) -> None:  # noqa: ARG002
+        raise AssertionError(f"a run in the foreground needs nothing beside it, not {name}")
+
+    def mailbox(self) -> Mailbox[Any]:
+        raise AssertionError("a run in the foreground waits for nobody")
+
 
 class ModelHolders:
     """Implements `ports.Holders`: a process lives until the world says that it died."""
@@ -181,6 +188,9 @@ class ModelHolders:
 
     def wait_for_end(self, hostid: str, seconds: float) -> bool:  # noqa: ARG002
         return not self.lives(hostid)
+
+    def end(self, hostid: str) -> None:
+        self._world.dead.add(hostid)
 
 
 class ModelLake:
@@ -280,6 +290,9 @@ class ModelRunner:
         self._world = world
         self.witnesses: list[Witness] = []
         self.declared: dict[tuple[str, int], Block] = {}
+
+    def interrupt(self, execution_id: str) -> None:
+        raise AssertionError(f"nobody interrupts {execution_id}")
 
     def run(self, work: Work) -> Outcome:
         definition, block = work.definition, work.block

@@ -23,6 +23,7 @@ from tidegate.services import executor as executor_module
 from tidegate.services.executor import Executor
 from tidegate.services.foreground import Foreground, Report
 from tidegate.services.lookout import Lookout
+from tidegate.services.reporter import Silence
 from tidegate.store import SqlStore, open_store
 from tidegate.store.schema import metadata
 
@@ -136,7 +137,16 @@ class Play:
     def _foreground(self, holders: ModelHolders) -> Foreground:
         lookout = Lookout(self.definitions, self.store, self.lake, holders, self.runtime)
         runners = {Processor.STEP: self.runner, Processor.RELOAD: self.runner}
-        executor = Executor(self.store, self.lake, runners, holders, self.runtime)
+        executor = Executor(
+            self.store,
+            self.lake,
+            runners,
+            holders,
+            self.runtime,
+            Silence(),
+            pause_after=1000,
+            lives=lambda: True,
+        )
         return Foreground(lookout, executor, self.store, self.runtime, Silent())
 
     def _check_report(self, report: Report) -> None:

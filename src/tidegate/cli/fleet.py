@@ -92,7 +92,9 @@ def _status(parts: Parts) -> dict[str, Any]:
         },
         "stopped": {**stopped, **paused},
         "rejected_messages": sum(
-            count for reasons in parts.store.rejected.counts().values() for count in reasons.values()
+            count
+            for reasons in parts.store.rejected.counts().values()
+            for count in reasons.values()
         ),
     }
 

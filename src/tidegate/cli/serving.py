@@ -65,9 +65,7 @@ def worker(
     name: Annotated[str, typer.Option(help="What to call it; the host's name if not given.")] = "",
     slots: Slots = _DEFAULT_SLOTS,
     tags: Annotated[str, typer.Option(help="What it can do, with commas: big,gpu.")] = "",
-    no_lead: Annotated[
-        bool, typer.Option("--no-lead", help="Never stand for leadership.")
-    ] = False,
+    no_lead: Annotated[bool, typer.Option("--no-lead", help="Never stand for leadership.")] = False,
     foreign_manager: Annotated[
         bool,
         typer.Option("--foreign-manager", help="Take assigns from a manager that is not ours."),

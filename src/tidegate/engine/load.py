@@ -111,7 +111,9 @@ class Loader:
         """Find the rows that fail, set them aside, write the rest: over one state of the tables."""
         try:
             raised = self._raised(work) if split else Raised({}, {})
-            return self._attempt(self._spark.fresh(work.execution.id), work, pin=True, raised=raised)
+            return self._attempt(
+                self._spark.fresh(work.execution.id), work, pin=True, raised=raised
+            )
         except Exception as error:
             if work.block.versions and _is_vacuumed(error):
                 return self._over_newest(work)

@@ -278,9 +278,7 @@ class Executor:
         if not stop and failures >= self._pause_after:
             stop, reason = True, f"{reason} (failed {failures} times in a row)"
         trace = "".join(traceback.format_exception(error))
-        self._insist(
-            lambda: self._store.executions.fail(execution, reason, trace, stop, at)
-        )
+        self._insist(lambda: self._store.executions.fail(execution, reason, trace, stop, at))
 
 
 def reads_alike(one: Definition, other: Definition) -> bool:

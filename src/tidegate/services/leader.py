@@ -159,9 +159,7 @@ class Leader:
         del self._refusals[instance.id]
         return False
 
-    def _execution(
-        self, verdict: Verdict, offset: Offset | None, instance: Instance
-    ) -> Execution:
+    def _execution(self, verdict: Verdict, offset: Offset | None, instance: Instance) -> Execution:
         again = offset is not None and (offset.block is not None or offset.failures > 0)
         return new_execution(
             self._runtime.uuid(),

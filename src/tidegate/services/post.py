@@ -1,7 +1,8 @@
 """What the leader hears: heartbeats, and how far executions have come.
 
 Outcomes of our own instances are in the store before anybody hears of them, so what they say only
-wakes the leader, but for a refusal, which costs them no look into the store. A foreign worker's word is all that there is of its execution: it is written down.
+wakes the leader, but for a refusal, which costs them no look into the store. A foreign worker's
+word is all that there is of its execution: it is written down.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class Post:
             if execution.flow_kind == EXTERNAL or isinstance(message, Rejected):
                 executions[execution.id] = advance(execution, message)
         moved = [
-            (before[id], execution) for id, execution in executions.items() if execution != before[id]
+            (before[id], execution)
+            for id, execution in executions.items()
+            if execution != before[id]
         ]
         self._store.executions.follow(moved, term, self._runtime.now())
 

@@ -10,9 +10,9 @@ from sqlalchemy import BigInteger, Connection, RowMapping, Text, bindparam, func
 from sqlalchemy.sql.dml import ReturningInsert
 
 from tidegate.errors import ClaimLost, StoreError
+from tidegate.model.assignment import queued_again
 from tidegate.model.entities import task_completed, task_failed, task_started
 from tidegate.model.execution import OPEN, Execution, ExecutionState
-from tidegate.model.assignment import queued_again
 from tidegate.model.instance import EXTERNAL
 from tidegate.model.messages import InstanceState
 from tidegate.model.streams import Stream

@@ -31,7 +31,9 @@ class SqlInstances:
         self._reader, self._writer = reader, writer
 
     def all(self) -> Sequence[Instance]:
-        rows = self._reader.rows(select(etl_instances).order_by(_COLUMNS.name, _COLUMNS.instance_id))
+        rows = self._reader.rows(
+            select(etl_instances).order_by(_COLUMNS.name, _COLUMNS.instance_id)
+        )
         return [instance_of(row) for row in rows]
 
     def of(self, process: str) -> Sequence[Instance]:
@@ -65,9 +67,7 @@ class SqlInstances:
     def bury(
         self, instances: Collection[str], ended: frozenset[str], why: str, term: int
     ) -> Sequence[Execution]:
-        return self._writer.write(
-            lambda connection: _bury(connection, instances, ended, why, term)
-        )
+        return self._writer.write(lambda connection: _bury(connection, instances, ended, why, term))
 
     def trim(self, before: int, term: int) -> None:
         def write(connection: Connection) -> None:

@@ -13,9 +13,11 @@ from tidegate.store.instances import SqlInstances
 from tidegate.store.journal import SqlJournal
 from tidegate.store.leaders import SqlLeadership
 from tidegate.store.lineages import SqlLineages
+from tidegate.store.messages import SqlMessages
 from tidegate.store.offsets import SqlOffsets
 from tidegate.store.phases import SqlPhases
 from tidegate.store.reader import Reader
+from tidegate.store.rejected import SqlRejected
 from tidegate.store.upgrade import upgrade
 from tidegate.store.wishes import SqlWishes
 from tidegate.store.writer import Writer
@@ -38,6 +40,8 @@ class SqlStore:
     leadership: SqlLeadership
     phases: SqlPhases
     wishes: SqlWishes
+    messages: SqlMessages
+    rejected: SqlRejected
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -71,4 +75,6 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
         leadership=SqlLeadership(writer),
         phases=SqlPhases(reader, writer),
         wishes=SqlWishes(reader, writer),
+        messages=SqlMessages(reader, writer, backend.listening),
+        rejected=SqlRejected(reader, writer),
     )
