@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import queue
 import threading
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class RealMailbox(Generic[T]):
@@ -44,7 +47,14 @@ class RealRuntime:
         return str(uuid.uuid4())
 
     def spawn(self, name: str, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, name=name, daemon=True).start()
+        def run() -> None:
+            try:
+                work()
+            except BaseException:  # noqa: BLE001  (the others would wait for it for ever)
+                log.exception("%s failed, so the process ends", name)
+                os._exit(1)
+
+        threading.Thread(target=run, name=name, daemon=True).start()
 
     def mailbox(self) -> RealMailbox[Any]:
         return RealMailbox()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from contextlib import ExitStack
@@ -114,7 +115,8 @@ def _stop_with_the_parent(parts: Parts, life: Lifecycle) -> None:
     """Drain when the process that started this one is gone: its end of the pipe closes."""
 
     def wait() -> None:
-        while sys.stdin.buffer.read(4096):
+        # Past Python's buffer, whose lock would hold up the end of the process.
+        while os.read(0, 4096):
             continue
         life.stop()
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, select, update
+from sqlalchemy import Connection, case, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tidegate.model.execution import Execution
@@ -121,7 +121,8 @@ def _registered(dialect: str) -> sqlite.Insert | postgresql.Insert:
 @cache
 def _heard(dialect: str) -> sqlite.Insert | postgresql.Insert:
     statement = insert_into(dialect, etl_instances)
-    new, gone = statement.excluded, _COLUMNS.status.in_(_GONE)
+    # Not IN: a statement that is run for many rows cannot have a list in it.
+    new, gone = statement.excluded, or_(*(_COLUMNS.status == status for status in _GONE))
     return statement.on_conflict_do_update(
         index_elements=[_COLUMNS.instance_id],
         set_={
