@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -118,4 +119,5 @@ def _note(error: KafkaError) -> None:
 
 
 def _said(error: KafkaError) -> str:
-    return " ".join(str(error.str()).split())[:200]
+    """Give what the client said, without how long it was at it."""
+    return re.sub(r" ?\(after \d+ms in state .*", "", " ".join(str(error.str()).split()))[:200]

@@ -13,6 +13,7 @@ from tidegate.errors import BusError
 from tidegate.model.messages import Topic
 
 RETENTION = "180000"
+HEAR_SECONDS = 0.2
 _NEEDED = {"retention.ms": RETENTION, "cleanup.policy": "delete"}
 _MADE_WITH = {
     **_NEEDED,
@@ -94,5 +95,5 @@ class Topics:
 
     def _explained(self, error: KafkaException) -> BusError:
         # What the client heard of its connections is told in its callback, when it is asked.
-        self._admin.poll(0)
+        self._admin.poll(HEAR_SECONDS)
         return self._cluster.explain(error.args[0], self._heard)
