@@ -5,6 +5,8 @@
     │   ├── ProjectError          problems found in a project, each with file, line and field
     │   └── UnknownName           a topic, view or flow that the project does not have
     ├── StoreError                the store cannot be used
+    ├── BusError                  the bus cannot be used
+    ├── Malformed                 a message that is not what its topic carries: count it, skip it
     ├── MutexError                a topic is being worked on by somebody else
     ├── ClaimLost                 the execution no longer owns its topic: walk away, write nothing
     ├── FlowFailed                an execution could not do its work; the position stays where it is
@@ -65,6 +67,14 @@ class UnknownName(WrongUse):
 
 class StoreError(TidegateError):
     """The store cannot be used."""
+
+
+class BusError(TidegateError):
+    """The bus cannot be used."""
+
+
+class Malformed(TidegateError):
+    """A message is not what its topic carries."""
 
 
 class MutexError(TidegateError):

@@ -24,6 +24,22 @@ FILE = "tidegate.toml"
 _NOT_IN_A_PATH = frozenset('%#?\\[]{}*`"<>|^')
 """Signs that mean something else in a URL or in a pattern of files."""
 _PREFIX = "TIDEGATE__"
+_KAFKA = "kafka://"
+_BROKER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+_NOT_FOR_KAFKA = frozenset(
+    {
+        "bootstrap.servers",
+        "metadata.broker.list",
+        "group.id",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "auto.offset.reset",
+        "enable.partition.eof",
+        "transactional.id",
+    }
+)
+"""What reading from where one came to, and sending once, rest on."""
 
 
 def _variable(value: Any) -> Any:
@@ -54,7 +70,37 @@ class StoreSettings(_Section):
 
 
 class BusSettings(_Section):
-    url: Literal["embedded"] = "embedded"
+    url: str = "embedded"
+    prefix: str = Field(default="", max_length=200, pattern=r"^[A-Za-z0-9._-]*$")
+    kafka: dict[str, str] = {}
+
+    @field_validator("url")
+    @classmethod
+    def _known(cls, url: str) -> str:
+        if url != "embedded" and not re.fullmatch(f"{_KAFKA}{_BROKER}(,{_BROKER})*", url):
+            raise ValueError("must be embedded, or kafka://host:9092,host2:9092")
+        return url
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _flat(cls, conf: Any) -> Any:
+        """Take `security.protocol = "ssl"`, which TOML reads as a table."""
+        if not isinstance(conf, dict):
+            return conf
+        flat = _dotted(conf)
+        taken = sorted(_NOT_FOR_KAFKA & flat.keys())
+        if taken:
+            raise ValueError(f"{taken[0]} is set by Tidegate itself; leave it out")
+        return flat
+
+    @property
+    def embedded(self) -> bool:
+        return self.url == "embedded"
+
+    @property
+    def servers(self) -> str:
+        """The brokers, as Kafka's client wants them."""
+        return self.url.removeprefix(_KAFKA)
 
 
 class FilesSettings(_Section):

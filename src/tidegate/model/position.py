@@ -52,7 +52,7 @@ def rfc3339(milliseconds: int) -> str:
         moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return f"{milliseconds} ms"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+    return f"{moment.replace(tzinfo=None).isoformat()}.{milliseconds % 1000:03d}Z"
 
 
 def _milliseconds(text: str) -> int:

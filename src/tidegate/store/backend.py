@@ -21,6 +21,10 @@ class Backend(Protocol):
     def engine(self) -> Engine: ...
 
     @property
+    def listening(self) -> Engine | None:
+        """Connections of their own to hear other processes on, where the database has a NOTIFY."""
+
+    @property
     def begin(self) -> str:
         """The statement that begins a write."""
 

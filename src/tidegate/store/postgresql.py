@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
 from tidegate.errors import StoreError
 
@@ -31,6 +33,7 @@ class PostgresBackend:
     """What to call it in messages: no password, no options."""
     secrets: tuple[str, ...]
     engine: Engine
+    listening: Engine
 
     # Said aloud because the server's default may be another level.
     begin: ClassVar[str] = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -38,17 +41,16 @@ class PostgresBackend:
     @classmethod
     def at(cls, url: URL) -> PostgresBackend:
         options = {"application_name": "tidegate", "connect_timeout": CONNECT_SECONDS}
-        engine = create_engine(
+        connecting = partial(
+            create_engine,
             url.set(drivername="postgresql+psycopg"),
             isolation_level="AUTOCOMMIT",
-            # One connection writes, the other reads; after a restart of the server reads
-            # find their connection gone and take a new one.
-            pool_size=2,
-            max_overflow=0,
-            pool_pre_ping=True,
             connect_args={name: value for name, value in options.items() if name not in url.query},
         )
-        return cls(_name(url), _secrets(url), engine)
+        # One connection writes, the other reads; after a restart of the server reads find their
+        # connection gone and take a new one.
+        engine = connecting(pool_size=2, max_overflow=0, pool_pre_ping=True)
+        return cls(_name(url), _secrets(url), engine, connecting(poolclass=NullPool))
 
     @contextmanager
     def alone(self) -> Iterator[None]:

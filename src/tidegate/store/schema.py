@@ -14,6 +14,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -21,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0002"
+REVISION = "0004"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -55,6 +56,11 @@ def _stamps() -> tuple[Column[int], Column[int]]:
     return _number("created_at"), _number("updated_at")
 
 
+def _counted() -> Column[int]:
+    # SQLite counts up by itself only for a column called INTEGER.
+    return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+
+
 metadata = MetaData()
 
 offsets = Table(
@@ -81,6 +87,7 @@ offsets = Table(
     _json("versions"),
     _number("definition_version", nullable=True),
     _json("columns", nullable=True),
+    _text("stale", nullable=True),
     # The declared block, all NULL while there is none. Its `next` stands above; its start is kept
     # as declared, not taken from `last`.
     _number("block_last_pos", nullable=True),
@@ -173,8 +180,7 @@ Index(
 etl_log = Table(
     "etl_log",
     metadata,
-    # SQLite counts up by itself only for a column called INTEGER.
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    _counted(),
     _text("topic"),
     _number("ts"),
     _number("rows"),
@@ -230,4 +236,29 @@ dataset_entities = Table(
     _json("entity"),
     *_stamps(),
     Index("dataset_entities_latest", "flow_id", "entity_id", "location"),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    _counted(),
+    _text("topic"),
+    _text("key"),
+    Column("body", LargeBinary, nullable=False),
+    _number("created_at"),
+    Index("messages_key", "topic", "key"),
+    # An id that came back could be taken for a message that is already handled.
+    sqlite_autoincrement=True,
+)
+
+rejected_messages = Table(
+    "rejected_messages",
+    metadata,
+    _counted(),
+    _text("topic"),
+    _text("where"),
+    _text("reason"),
+    Column("body", LargeBinary, nullable=False),
+    _number("created_at"),
+    sqlite_autoincrement=True,
 )

@@ -11,8 +11,10 @@ from tidegate.store.executions import SqlExecutions
 from tidegate.store.failures import SqlFailures
 from tidegate.store.journal import SqlJournal
 from tidegate.store.lineages import SqlLineages
+from tidegate.store.messages import SqlMessages
 from tidegate.store.offsets import SqlOffsets
 from tidegate.store.reader import Reader
+from tidegate.store.rejected import SqlRejected
 from tidegate.store.upgrade import upgrade
 from tidegate.store.writer import Writer
 
@@ -30,6 +32,8 @@ class SqlStore:
     datasets: SqlDatasets
     journal: SqlJournal
     failures: SqlFailures
+    messages: SqlMessages
+    rejected: SqlRejected
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -59,4 +63,6 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
         datasets=SqlDatasets(reader),
         journal=SqlJournal(reader),
         failures=SqlFailures(reader, writer),
+        messages=SqlMessages(reader, writer, backend.listening),
+        rejected=SqlRejected(reader, writer),
     )

@@ -45,6 +45,7 @@ class SqliteBackend:
     engine: Engine
 
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
+    listening: ClassVar[None] = None
 
     @classmethod
     def at(

@@ -1,0 +1,191 @@
+"""Reading a message that a stranger may have written: each field is what it must be, or named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import orjson
+
+from tidegate.errors import Malformed
+
+LONGEST_TEXT = 10_000
+"""So many signs of a text are sent and taken: a broker refuses what is too long whole."""
+DEEPEST = 100
+"""So deep may the values of an object stand within each other."""
+_GREATEST = 2**63 - 1
+
+
+def sendable(text: str) -> str:
+    """Give what JSON, a broker and a database all take of what some exception said."""
+    whole = text[:LONGEST_TEXT].encode("utf-8", "replace").decode()
+    return whole.replace("\0", "\ufffd")
+
+
+T = TypeVar("T", bound=StrEnum)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An object of a message, each field read as what it must be."""
+
+    values: Mapping[str, Any]
+    path: str
+
+    @classmethod
+    def of(cls, body: bytes) -> Fields:
+        try:
+            found = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
+        except ValueError:
+            # Also for what is no UTF-8, holds NaN, or stands too deep.
+            raise Malformed("the message is not JSON") from None
+        if not isinstance(found, dict):
+            raise Malformed(f"the message must be an object, not {_kind(found)}")
+        return cls(found, "")
+
+    def within(self, name: str) -> Fields:
+        return Fields(self._typed(name, dict, "an object"), f"{name}.")
+
+    def text(self, name: str) -> str:
+        found: str = self._typed(name, str, "a text")
+        return found
+
+    def name(self, name: str) -> str:
+        """Read a text that the store keeps as a name."""
+        text = self.text(name)
+        if not text or "\0" in text or len(text) > LONGEST_TEXT:
+            raise self._wrong(name, f"must have 1 to {LONGEST_TEXT} signs, none of them NUL")
+        return text
+
+    def remark(self, name: str) -> str:
+        return sendable(self.text(name))
+
+    def uuid(self, name: str) -> str:
+        found = _UUID.fullmatch(self.text(name).strip().lower())
+        if found is None:
+            raise self._wrong(name, "must be a UUID")
+        return "-".join(found.groups())
+
+    def choice(self, name: str, kind: type[T]) -> T:
+        try:
+            return kind(self.text(name).strip().lower())
+        except ValueError:
+            raise self._wrong(name, f"must be one of {', '.join(kind)}") from None
+
+    def count(self, name: str) -> int:
+        number: int = self._typed(name, int, "a whole number")
+        if not 0 <= number <= _GREATEST:
+            raise self._wrong(name, "must lie between 0 and 2^63−1")
+        return number
+
+    def count_or_none(self, name: str) -> int | None:
+        return None if self.values.get(name) is None else self.count(name)
+
+    def tree(self, name: str) -> Mapping[str, Any]:
+        """Read an object of anything that is not too deep to be written again."""
+        tree: dict[str, Any] = self._typed(name, dict, "an object")
+        level: list[Any] = [tree]
+        for _ in range(DEEPEST):
+            level = [below for one in level for below in _below(one)]
+            if not level:
+                return tree
+        raise self._wrong(name, f"stands more than {DEEPEST} values deep")
+
+    def time(self, name: str) -> int:
+        """Read RFC 3339, or the numbers that some JSON writers make of a time."""
+        match self._given(name):
+            case str(text):
+                time: float | None = _milliseconds(text.strip())
+            case bool():
+                time = None
+            case int() | float() as number:
+                time = number if abs(number) >= _LEAST_MILLISECONDS else number * 1000
+            case _:
+                time = None
+        if time is None or not _FIRST <= time <= _LAST:
+            raise self._wrong(name, "must be a time as in RFC 3339, such as 2026-01-31T09:30:00Z")
+        return int(time)
+
+    def _given(self, name: str) -> Any:
+        found = self.values.get(name)
+        if found is None:
+            raise self._wrong(name, "is missing" if name not in self.values else "is null")
+        return found
+
+    def _typed(self, name: str, kind: type, called: str) -> Any:
+        found = self._given(name)
+        # For Python a bool is an int; for JSON it is none. No field is a bool.
+        if not isinstance(found, kind) or isinstance(found, bool):
+            raise self._wrong(name, f"must be {called}, not {_kind(found)}")
+        return found
+
+    def _wrong(self, name: str, what: str) -> Malformed:
+        return Malformed(f"{self.path}{name} {what}")
+
+
+_UUID = re.compile(
+    r"(?:urn:uuid:)?\{?([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\}?"
+)
+# RFC 3339, and what writers of JSON make of it: no offset (then UTC), none of its colon, a blank
+# for the T, no seconds, the name of the zone behind it.
+_TIME = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?"
+    r" ?(?:[Zz]|UTC|GMT|([+-])([0-9]{2}):?([0-9]{2})?)?(?:\[[^\]]*\])?"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LEAST_MILLISECONDS = 10**11
+"""A smaller number is a time in seconds: as milliseconds it would lie before 1974."""
+
+
+def _milliseconds(text: str) -> int | None:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, off_hours, off_minutes = found.groups()
+    hours, minutes, seconds = int(hour), int(minute), int(second or 0)
+    # 60 is a leap second: the first of the next minute, as clocks without them count.
+    if hours > 23 or minutes > 59 or seconds > 60 or int(off_minutes or 0) > 59:
+        return None
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
+    except ValueError:
+        return None
+    offset = (int(off_hours or 0) * 60 + int(off_minutes or 0)) * (-1 if sign == "-" else 1)
+    whole = days * 86_400 + hours * 3_600 + (minutes - offset) * 60 + seconds
+    # Cut, not rounded: so are the times of rows.
+    return whole * 1000 + int(f"{fraction or ''}000"[:3])
+
+
+def _below(value: Any) -> list[Any]:
+    match value:
+        case dict():
+            return list(value.values())
+        case list():
+            return value
+        case _:
+            return []
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case float():
+            return "a number with a fraction, or too large"
+        case int():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

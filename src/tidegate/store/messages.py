@@ -1,0 +1,83 @@
+"""The embedded bus's table: messages under way, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
+
+from tidegate.model.messages import Topic
+from tidegate.ports import Delivery, Parcel
+from tidegate.store.notices import CHANNEL, Notices
+from tidegate.store.reader import Reader
+from tidegate.store.schema import messages
+from tidegate.store.writer import Writer
+
+DELETED_AT_ONCE = 1000
+"""Databases limit the values in one statement."""
+
+_COLUMNS = messages.c
+_PUT = insert(messages)
+_NOTIFY = select(func.pg_notify(CHANNEL, ""))
+_DELETE = delete(messages).where(_COLUMNS.id.in_(bindparam("ids", expanding=True)))
+
+
+class SqlMessages:
+    """Implements `ports.Messages`."""
+
+    def __init__(self, reader: Reader, writer: Writer, listening: Engine | None) -> None:
+        self._reader, self._writer, self._listening = reader, writer, listening
+
+    def put(self, parcels: Sequence[Parcel], at: int) -> Future[None]:
+        return self._writer.submit(lambda connection: post(connection, parcels, at))
+
+    def take(
+        self, topics: Sequence[Topic], keys: Sequence[str] | None, limit: int
+    ) -> Sequence[Delivery]:
+        statement = (
+            select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body)
+            .where(_COLUMNS.topic.in_(topics))
+            .order_by(_COLUMNS.id)
+            .limit(limit)
+        )
+        if keys is not None:
+            statement = statement.where(_COLUMNS.key.in_(keys))
+        return [
+            Delivery(Topic(row["topic"]), bytes(row["body"]), str(row["id"]))
+            for row in self._reader.rows(statement)
+        ]
+
+    def delete(self, ids: Sequence[int]) -> Future[None]:
+        return self._writer.submit(lambda connection: _delete(connection, ids))
+
+    def trim(self, before: int) -> Future[None]:
+        old = delete(messages).where(_COLUMNS.created_at < before)
+
+        def forget(connection: Connection) -> None:
+            connection.execute(old)
+
+        return self._writer.submit(forget)
+
+    def listen(self, ring: Callable[[], None]) -> Notices | None:
+        return None if self._listening is None else Notices(self._listening, ring)
+
+
+def post(connection: Connection, parcels: Sequence[Parcel], at: int) -> None:
+    """Put messages into the table, and tell those who listen with the commit."""
+    if not parcels:
+        return
+    connection.execute(
+        _PUT,
+        [
+            {"topic": parcel.topic, "key": parcel.key, "body": parcel.body, "created_at": at}
+            for parcel in parcels
+        ],
+    )
+    if connection.dialect.name == "postgresql":
+        connection.execute(_NOTIFY)
+
+
+def _delete(connection: Connection, ids: Sequence[int]) -> None:
+    for start in range(0, len(ids), DELETED_AT_ONCE):
+        connection.execute(_DELETE, {"ids": ids[start : start + DELETED_AT_ONCE]})
