@@ -1,5 +1,6 @@
-"""`python -m tidegate`: the command, for a process that starts another."""
+"""`python -m tidegate` is the command `tidegate`."""
 
 from tidegate.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

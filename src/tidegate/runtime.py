@@ -50,7 +50,7 @@ class RealRuntime:
         def run() -> None:
             try:
                 work()
-            except BaseException:  # noqa: BLE001  (the others would wait for it for ever)
+            except BaseException:
                 log.exception("%s failed, so the process ends", name)
                 os._exit(1)
 

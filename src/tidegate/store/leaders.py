@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from functools import cache
+
+from sqlalchemy import Connection, Insert, RowMapping, select, update
 
 from tidegate.errors import Deposed
 from tidegate.model.leadership import Lease
-from tidegate.store.dialect import clock
+from tidegate.store.dialect import clock, insert_into
 from tidegate.store.schema import leadership
 from tidegate.store.writer import Writer
 
-_ROW = select(leadership)
-_LOCKED = _ROW.with_for_update()
+_LOCKED = select(leadership).with_for_update()
 _CHANGE = update(leadership).where(leadership.c.id == 1)
 
 
@@ -44,13 +45,30 @@ def require_term(connection: Connection, term: int | None) -> None:
     """Let only the leader of this term go on, and nobody be elected before it is done."""
     if term is None:
         return
-    standing = connection.execute(_LOCKED).mappings().one()
+    standing = _row(connection)
     if standing["term"] != term or not standing["holder"]:
         raise Deposed(f"term {term} is over: {standing['holder'] or 'nobody'} leads now")
 
 
+def _row(connection: Connection) -> RowMapping:
+    """Give the one row, made before the first election, and keep it from others."""
+    found = connection.execute(_LOCKED).mappings().one_or_none()
+    if found is None:
+        connection.execute(_first(connection.dialect.name))
+        found = connection.execute(_LOCKED).mappings().one()
+    return found
+
+
+@cache
+def _first(dialect: str) -> Insert:
+    nobody = {"term": 0, "holder": "", "expires_at": 0, "elected_at": 0}
+    statement = insert_into(dialect, leadership).values(id=1, **nobody, created_at=0, updated_at=0)
+    # Another process may make it at the same time.
+    return statement.on_conflict_do_nothing(index_elements=[leadership.c.id])
+
+
 def _lease(connection: Connection) -> Lease:
-    row = connection.execute(_LOCKED).mappings().one()
+    row = _row(connection)
     return Lease(
         row["term"], row["holder"], row["expires_at"], row["elected_at"], clock(connection)
     )

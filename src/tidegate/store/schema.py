@@ -280,7 +280,7 @@ etl_phase_executions = Table(
 leadership = Table(
     "leadership",
     metadata,
-    # One row, made by the migration.
+    # One row, made before the first election.
     Column("id", Integer, primary_key=True, autoincrement=False),
     _number("term"),
     _text("holder"),

@@ -67,10 +67,6 @@ def upgrade() -> None:
         *_stamps(),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.execute(
-        "INSERT INTO leadership (id, term, holder, expires_at, elected_at, created_at, updated_at)"
-        " VALUES (1, 0, '', 0, 0, 0, 0)"
-    )
     op.create_table(
         "flow_wishes",
         _text("flow_id"),

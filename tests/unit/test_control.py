@@ -1,0 +1,181 @@
+"""The decisions of the control plane: who is overdue, who gets what, what a message changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidegate.model.assignment import Due, assign, limits_of, new_execution, queued, queued_again
+from tidegate.model.execution import Execution, ExecutionState, Limits
+from tidegate.model.instance import Instance, InstanceStatus, clash, overdue
+from tidegate.model.messages import (
+    Accepted,
+    ExecutionProgress,
+    Failed,
+    Finished,
+    InstanceState,
+    Rejected,
+    Started,
+)
+from tidegate.model.position import Position
+from tidegate.model.progress import advance
+
+ME = "5b0a9d20-5a7c-4f0b-9c44-0d8ab2b1b001"
+
+
+class TestOverdue:
+    @pytest.mark.parametrize(
+        ("reported", "started", "attentive", "dead"),
+        [
+            (0, 0, 0, True),
+            (90, 0, 0, False),
+            (None, 90, 0, False),
+            (None, 0, 0, True),
+            (0, 0, 90, False),
+        ],
+        ids=["silent", "heard", "just registered", "never heard", "a new leader"],
+    )
+    def test_silence_counts_from_the_latest_reason_to_listen(
+        self, reported: int | None, started: int, attentive: int, dead: bool
+    ) -> None:
+        instance = Instance(ME, reported_at=reported, started_at=started)
+        assert bool(overdue([instance], 100, attentive, 15)) is dead
+
+    def test_the_dead_do_not_die_again(self) -> None:
+        for status in (InstanceStatus.DEAD, InstanceStatus.UNLOADED):
+            assert not overdue([Instance(ME, status)], 100, 0, 15)
+
+    def test_one_that_is_closing_can_die_of_it(self) -> None:
+        assert overdue([Instance(ME, InstanceStatus.CLOSING)], 100, 0, 15)
+
+
+class TestAssign:
+    def instances(self, *hosts: str, **more: object) -> list[Instance]:
+        made = [Instance(f"{h}-{n}", host=h, kinds=("table",)) for n, h in enumerate(hosts)]
+        return [replace(one, **more) for one in made]  # type: ignore[arg-type]
+
+    def due(self, *flows: str) -> list[Due]:
+        return [Due(flow, "table", flow.partition("#")[0]) for flow in flows]
+
+    def chosen(self, *args: object, **kwargs: object) -> dict[str, str]:
+        found = assign(*args, **kwargs)  # type: ignore[arg-type]
+        return {one.due.flow: one.instance.id for one in found}
+
+    def test_the_least_loaded_host_comes_first(self) -> None:
+        fleet = self.instances("a", "a", "b", "b")
+        assert self.chosen(self.due("x", "y"), fleet, {"a-0"}, (), None) == {"x": "b-2", "y": "a-1"}
+
+    def test_one_instance_gets_one(self) -> None:
+        assert self.chosen(self.due("x", "y"), self.instances("a"), (), (), None) == {"x": "a-0"}
+
+    def test_one_lane_is_written_by_one(self) -> None:
+        fleet = self.instances("a", "a", "a")
+        assert self.chosen(self.due("x#1", "x#2", "y"), fleet, (), {"z"}, None).keys() == {
+            "x#1",
+            "y",
+        }
+        assert not self.chosen(self.due("z#1"), fleet, (), {"z"}, None)
+
+    def test_no_more_than_the_project_allows(self) -> None:
+        fleet = self.instances("a", "a", "a")
+        assert len(self.chosen(self.due("x", "y", "z"), fleet, (), (), 2)) == 2
+        assert not self.chosen(self.due("x"), fleet, (), (), 0)
+
+    @pytest.mark.parametrize(
+        "unfit",
+        [
+            {"disabled": True},
+            {"state": InstanceState.BUSY},
+            {"status": InstanceStatus.CLOSING},
+            {"status": InstanceStatus.UNLOADED},
+            {"kinds": ("external",)},
+        ],
+        ids=str,
+    )
+    def test_who_cannot_gets_nothing(self, unfit: dict[str, object]) -> None:
+        assert not self.chosen(self.due("x"), self.instances("a", **unfit), (), (), None)
+
+    def test_all_tags_that_a_flow_wants_are_carried(self) -> None:
+        due = [Due("x", "table", "x", ("big", "ssd"))]
+        assert not self.chosen(due, self.instances("a", tags=("big",)), (), (), None)
+        assert self.chosen(due, self.instances("a", tags=("ssd", "big", "new")), (), (), None)
+
+
+def test_what_the_plan_allows_survives_the_message() -> None:
+    limits = Limits(5, Position(3, 4), 9, 8, retry=True)
+    made = new_execution("e", "fact.x", 1, limits=limits)
+    assert limits_of(made.configuration) == limits
+    assert limits_of(new_execution("e", "fact.x", 1, limits=None).configuration) is None
+
+
+def test_the_successor_of_a_lost_execution_is_the_same_whoever_makes_it() -> None:
+    lost = queued(ME, {"a": 1}, ["gpu"], 1)
+    again = queued_again(replace(lost, state=ExecutionState.LOST, etl_worker="w"), 9)
+    assert again == queued_again(lost, 9)
+    assert again.id != ME
+    assert queued_again(again, 9).id not in (ME, again.id)
+
+
+class TestClash:
+    OTHER = Instance("i", host="b", process="b:1:t")
+
+    def test_a_local_lake_is_written_from_one_host(self) -> None:
+        me = Instance("", host="a", process="a:1:t")
+        assert "several hosts" in (clash("/lake", me, [self.OTHER]) or "")
+        assert clash("/lake", replace(me, host="b"), [self.OTHER]) is None
+        assert clash("hdfs://lake", me, [self.OTHER]) is None
+
+    def test_plain_s3_is_written_by_one_process(self) -> None:
+        me = Instance("", host="b", process="b:2:t")
+        assert "one worker process" in (clash("s3://bucket/lake", me, [self.OTHER]) or "")
+        gone = replace(self.OTHER, status=InstanceStatus.UNLOADED)
+        assert clash("s3://bucket/lake", me, [gone]) is None
+
+
+class TestProgress:
+    """(execution, message) → execution."""
+
+    START = Execution("e", "external", "external", "", ExecutionState.ASSIGNED, etl_worker=ME)
+    ACCEPTED, STARTED = Accepted("e", ME, 1), Started("e", ME, 2)
+    FINISHED, FAILED = Finished("e", ME, 3), Failed("e", ME, 3, "no")
+    REJECTED = Rejected("e", ME, 1)
+
+    def after(self, *messages: ExecutionProgress) -> Execution:
+        execution = self.START
+        for message in messages:
+            execution = advance(execution, message)
+        return execution
+
+    def test_the_usual_life(self) -> None:
+        done = self.after(self.ACCEPTED, self.STARTED, self.FINISHED)
+        assert done.state is ExecutionState.FINISHED
+        assert (done.accepted_at, done.started_at, done.finished_at) == (1, 2, 3)
+
+    def test_a_failure_keeps_its_reason(self) -> None:
+        done = self.after(self.ACCEPTED, self.STARTED, self.FAILED)
+        assert (done.state, done.comment, done.finished_at) == (ExecutionState.FAILED, "no", 3)
+
+    def test_any_order_gives_the_same_end(self) -> None:
+        usual = self.after(self.ACCEPTED, self.STARTED, self.FINISHED)
+        assert self.after(self.FINISHED, self.STARTED, self.ACCEPTED) == usual
+        assert self.after(self.STARTED, self.FINISHED, self.ACCEPTED) == usual
+
+    @pytest.mark.parametrize("end", [FINISHED, FAILED, REJECTED], ids=["end", "fail", "reject"])
+    def test_an_end_stays_the_end(self, end: ExecutionProgress) -> None:
+        ended = self.after(end)
+        for late in (self.ACCEPTED, self.STARTED, self.FINISHED, self.FAILED, self.REJECTED):
+            assert advance(ended, late).state is ended.state
+            assert advance(ended, late).finished_at == ended.finished_at
+
+    def test_times_are_set_once(self) -> None:
+        twice = self.after(self.ACCEPTED, Accepted("e", ME, 9), self.STARTED, Started("e", ME, 9))
+        assert (twice.accepted_at, twice.started_at) == (1, 2)
+
+    def test_one_that_runs_cannot_be_rejected(self) -> None:
+        assert self.after(self.STARTED, self.REJECTED).state is ExecutionState.RUNNING
+
+    def test_what_is_lost_stays_lost(self) -> None:
+        lost = replace(self.START, state=ExecutionState.LOST, finished_at=7)
+        for late in (self.ACCEPTED, self.STARTED, self.FINISHED, self.FAILED, self.REJECTED):
+            assert advance(lost, late) == lost
