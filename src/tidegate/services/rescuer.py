@@ -30,7 +30,10 @@ class Rescuer:
         self._pace = pace
         self._listening_since = 0
         self._last_turn = 0
+        self._at_work: dict[str, str] = {}
+        """The execution that each instance was last seen to have begun."""
         self._idle_beats: Counter[str] = Counter()
+        """How often in a row it has called itself idle since."""
 
     def note(self, beats: Mapping[str, Sequence[InstanceState]]) -> None:
         """Remember who says of itself, again and again, that it does nothing."""
@@ -80,7 +83,13 @@ class Rescuer:
             if execution.state is ExecutionState.ASSIGNED:
                 if waited > self._pace.accept_within:
                     lost[execution.id] = f"lost: not accepted within {waited / 1000:g} s"
-            elif self._idle_beats[execution.etl_worker] >= _CONTRADICTIONS:
+            elif self._contradicts(execution):
                 lost[execution.id] = "lost: its instance says that it is idle"
-                del self._idle_beats[execution.etl_worker]
         return lost
+
+    def _contradicts(self, execution: Execution) -> bool:
+        worker = execution.etl_worker
+        if self._at_work.get(worker) != execution.id:
+            # What it said before it began is no contradiction.
+            self._at_work[worker], self._idle_beats[worker] = execution.id, 0
+        return self._idle_beats[worker] >= _CONTRADICTIONS
