@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from weakref import WeakSet
 
 from pyspark import SparkConf, SparkContext
@@ -26,6 +26,8 @@ _SESSION = {
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
 }
 """Settings that a new session does not inherit."""
+_LAST_SECONDS = 20.0
+"""How long a JVM that was told to end may take."""
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -107,6 +109,23 @@ class SparkHost:
             remote.stop()
         if root is not None and not self.connect:
             root.stop()
+        if self._process is not None:
+            self._end_jvm(self._process)
+
+    def _end_jvm(self, process: Popen[bytes]) -> None:
+        """See the JVM off: whoever waits for this process must not find its child alive."""
+        gateway = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = None
+        if gateway is not None:
+            gateway.shutdown()
+        if process.stdin is not None:
+            # It ends when this does, as it would after a crash.
+            process.stdin.close()
+        try:
+            process.wait(_LAST_SECONDS)
+        except TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def _start(self) -> SparkSession:
         # pyspark prints a stack trace as JSON for each SQL error; users get a sentence instead.

@@ -34,6 +34,9 @@ from tidegate.services.reporter import BusReporter
 
 log = logging.getLogger(__name__)
 
+LAST_WORD_SECONDS = 10.0
+"""How long a worker that leaves waits for the store to hear of it."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -59,8 +62,10 @@ class Rows:
 
 
 class Word(Enum):
-    STOP = auto()
-    LEAVE = auto()
+    """What needs no more than to be said."""
+
+    STOP = auto()  # to the worker: end; to the minder: look now
+    LEAVE = auto()  # to slots and minder: no more of this; from the minder: it is done
 
 
 @dataclass
@@ -145,7 +150,7 @@ class Worker:
         for slot in self._slots.values():
             slot.mailbox.put(Word.LEAVE)
         self._minded.put(Word.LEAVE)
-        self._leave()
+        self._wait_for_the_minder()
 
     def _register(self) -> None:
         me = self._identity
@@ -164,6 +169,13 @@ class Worker:
                 for slot in self._slots.values()
             ]
         )
+
+    def _wait_for_the_minder(self) -> None:
+        """Let the last word to the store be that this process left; but not for ever."""
+        until = self._runtime.monotonic() + LAST_WORD_SECONDS
+        while (left := until - self._runtime.monotonic()) > 0:
+            if self._mailbox.receive(left) is Word.LEAVE:
+                return
 
     def _leave(self) -> None:
         try:
@@ -287,6 +299,8 @@ class Worker:
             except StoreError as error:
                 log.warning("%s", error)
             if self._minded.receive(self._pace.heartbeat / 1000) is Word.LEAVE:
+                self._leave()
+                self._mailbox.put(Word.LEAVE)
                 return
 
     def _is_drained(self) -> bool:
