@@ -19,6 +19,8 @@ USER, PASSWORD = "ann", "right"
 
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _CLUSTER_ID = "dGlkZWdhdGUtdGVzdHMtMQ"
+# The broker dies with the process that started it, however that ends: its standard input closes.
+_WATCHED = '"$@" & broker=$!; cat > /dev/null; kill -9 $broker'
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
@@ -78,7 +80,11 @@ class Broker:
             self._format()
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                self._java("kafka.Kafka"), stdout=out, stderr=out, start_new_session=True
+                ["sh", "-c", _WATCHED, "sh", *self._java("kafka.Kafka")],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self._answers():
@@ -91,7 +97,7 @@ class Broker:
         """Kill it; safe to call twice."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
     def restart(self) -> None:

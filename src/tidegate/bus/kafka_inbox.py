@@ -53,6 +53,7 @@ class KafkaInbox:
         self._undone: dict[Topic, dict[int, None]] = {topic: {} for topic in topics}
         """Offsets that were given out, in order."""
         self._reached: dict[Topic, int] = {}
+        self._to_commit: dict[Topic, int] = {}
         self._stop = threading.Event()
         self._placed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="kafka-inbox", daemon=True)
@@ -77,9 +78,10 @@ class KafkaInbox:
     def done(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             self._undone[delivery.topic].pop(int(delivery.where), None)
-        if self._reader is Reader.MANAGER and deliveries:
-            touched = {delivery.topic for delivery in deliveries}
-            self._commit([topic for topic in self._undone if topic in touched])
+        with self._changed:
+            for topic in {delivery.topic for delivery in deliveries}:
+                # Up to the first that is not done: those behind it may come twice, none is lost.
+                self._to_commit[topic] = next(iter(self._undone[topic]), self._reached[topic])
 
     def wake(self) -> None:
         with self._changed:
@@ -93,26 +95,29 @@ class KafkaInbox:
             self._changed.notify_all()
         self._thread.join(CLOSING_SECONDS)
 
-    def _commit(self, topics: Sequence[Topic]) -> None:
-        """Commit up to the first that is not done, without waiting for the broker."""
-        names = {topic: name for name, topic in self._topics.items()}
-        places = [
-            TopicPartition(names[topic], 0, next(iter(self._undone[topic]), self._reached[topic]))
-            for topic in topics
-        ]
-        try:
-            self._consumer.commit(offsets=places, asynchronous=True)
-        except (KafkaException, RuntimeError) as error:
-            # They come again to the next reader, which knows messages that come twice.
-            _log.warning("what is done could not be committed: %s", error)
-
     def _serve(self) -> None:
+        # All calls of the consumer are made here: it does not take them from two threads at once.
         try:
             if self._place():
                 while not self._stop.is_set():
                     self._take()
+                    self._commit(wait=False)
+                self._commit(wait=True)
         finally:
             self._consumer.close()
+
+    def _commit(self, *, wait: bool) -> None:
+        with self._changed:
+            done, self._to_commit = self._to_commit, {}
+        if not done or self._reader is not Reader.MANAGER:
+            return
+        names = {topic: name for name, topic in self._topics.items()}
+        places = [TopicPartition(names[topic], 0, offset) for topic, offset in done.items()]
+        try:
+            self._consumer.commit(offsets=places, asynchronous=not wait)
+        except KafkaException as error:
+            # They come again to the next reader, which knows messages that come twice.
+            _log.warning("what is done could not be committed: %s", error.args[0].str())
 
     def _place(self) -> bool:
         """Find where to begin, however long the cluster is away; tell whether it was found."""
