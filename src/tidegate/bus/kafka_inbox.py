@@ -114,7 +114,10 @@ class KafkaInbox:
         names = {topic: name for name, topic in self._topics.items()}
         places = [TopicPartition(names[topic], 0, offset) for topic, offset in done.items()]
         try:
-            self._consumer.commit(offsets=places, asynchronous=not wait)
+            if wait:
+                self._consumer.commit(offsets=places, asynchronous=False)
+            else:
+                self._consumer.commit(offsets=places, asynchronous=True)
         except KafkaException as error:
             # They come again to the next reader, which knows messages that come twice.
             _log.warning("what is done could not be committed: %s", error.args[0].str())
