@@ -71,7 +71,7 @@ class StoreSettings(_Section):
 
 class BusSettings(_Section):
     url: str = "embedded"
-    prefix: str = Field(default="", max_length=200, pattern=r"^[A-Za-z0-9._-]*$")
+    prefix: str = ""
     kafka: dict[str, str] = {}
 
     @field_validator("url")
@@ -80,6 +80,13 @@ class BusSettings(_Section):
         if url != "embedded" and not re.fullmatch(f"{_KAFKA}{_BROKER}(,{_BROKER})*", url):
             raise ValueError("must be embedded, or kafka://host:9092,host2:9092")
         return url
+
+    @field_validator("prefix")
+    @classmethod
+    def _fits_topics(cls, prefix: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{0,200}", prefix):
+            raise ValueError("may have letters, digits, dots, hyphens and underscores, at most 200")
+        return prefix
 
     @field_validator("kafka", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.brokers import PASSWORD, USER, Broker, free_port
@@ -167,6 +167,20 @@ def test_a_manager_that_stands_still_keeps_no_other_from_reading(opened: Opened)
     assert take_until(heir.manager_inbox(), heartbeat(1)) == [heartbeat(1)]
 
 
+def test_a_producer_that_lost_count_is_made_anew(opened: Opened) -> None:
+    bus = opened()
+    bus.create_topics()
+    inbox = bus.manager_inbox()
+    lost = bus._producer
+    bus._heard(KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "lost count", True))
+    deadline = time.monotonic() + 20
+    while bus._producer is lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    bus.publish([heartbeat(1)])
+    assert read(take(inbox, 1)) == [heartbeat(1)]
+
+
 def test_a_login_that_is_right_is_taken(broker: Broker) -> None:
     settings = {**LOGIN, "sasl.password": PASSWORD}
     KafkaBus(broker.sasl_servers, "", settings).close()
@@ -175,8 +189,8 @@ def test_a_login_that_is_right_is_taken(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("listener", "settings", "said"),
     [
-        ("sasl", {**LOGIN, "sasl.password": "s3cret"}, "refused the login (.*Invalid username"),
-        ("sasl", {}, "cannot be reached (.*security.protocol"),
+        ("sasl", {**LOGIN, "sasl.password": "s3cret"}, r"refused the login \(.*Invalid username"),
+        ("sasl", {}, r"cannot be reached \(.*security.protocol"),
         ("plain", {"security.protocol": "ssl"}, "cannot be (reached|talked to).*security.protocol"),
         ("plain", {"no.such.thing": "1"}, 'client refuses: .*"no.such.thing"'),
         ("none", {}, r"cannot be reached \(.*Connection refused\); check \[bus\] url"),

@@ -65,6 +65,25 @@ def test_spark_settings_may_be_quoted_nested_or_a_section_of_their_own(tmp_path:
         assert _load(tmp_path, text).spark.conf == wanted
 
 
+def test_a_bus_is_embedded_or_on_kafka_with_any_setting_of_its_client(tmp_path: Path) -> None:
+    assert _load(tmp_path, "").bus.embedded
+    bus = _load(
+        tmp_path,
+        '[bus]\nurl = "kafka://a.b:9092,c,[::1]:1"\nprefix = "dev."\n'
+        '[bus.kafka]\nsecurity.protocol = "ssl"\n"linger.ms" = 5\nssl.endpoint = {x = true}\n',
+    ).bus
+    assert (bus.embedded, bus.servers, bus.prefix) == (False, "a.b:9092,c,[::1]:1", "dev.")
+    assert bus.kafka == {"security.protocol": "ssl", "linger.ms": "5", "ssl.endpoint.x": "true"}
+
+
+def test_a_secret_of_the_bus_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE__BUS__KAFKA", '{"sasl.password": "s3cret"}')
+    bus = _load(tmp_path, '[bus.kafka]\nsasl.username = "ann"\n').bus
+    assert bus.kafka == {"sasl.username": "ann", "sasl.password": "s3cret"}
+
+
 def test_variables_keep_their_type(tmp_path: Path) -> None:
     settings = _load(tmp_path, '[vars]\na = 1\nb = 1.5\nc = true\nd = "1"\n')
     assert settings.vars == {"a": 1, "b": 1.5, "c": True, "d": "1"}
@@ -123,6 +142,15 @@ class TestProblems:
             ("[lake]\npath = ''", "lake.path", 2),
             ("[lake]\ncatalog = 'hive'", "lake.catalog", 2),
             ("[bus]\nurl = 'nats://x'", "bus.url", 2),
+            ("[bus]\nurl = 'kafka://'", "bus.url", 2),
+            ("[bus]\nurl = 'kafka://a:9092/topic'", "bus.url", 2),
+            ("[bus]\nurl = 'kafka://a:9092,'", "bus.url", 2),
+            ("[bus]\nurl = 'kafka://a:port'", "bus.url", 2),
+            ("[bus]\nprefix = 'my topics'", "bus.prefix", 2),
+            ("[bus]\nkafka = 5", "bus.kafka", 2),
+            ("[bus.kafka]\nx = [1]", "bus.kafka", 1),
+            ("[bus.kafka]\ngroup.id = 'mine'", "bus.kafka", 1),
+            ("[bus.kafka]\nbootstrap.servers = 'a'", "bus.kafka", 1),
             ("[spark]\n\nconf = 5", "spark.conf", 3),
             ("[spark]\nconf = {a = [1]}", "spark.conf", 2),
             ("[vars]\nx = 2026-01-01", "vars.x", 2),

@@ -37,6 +37,8 @@ class EmbeddedBus:
         """Do nothing: the store's own schema holds them."""
 
     def publish(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
         parcels = [Parcel(topic_of(one), key_of(one), render(one)) for one in messages]
         now = self._now()
         try:

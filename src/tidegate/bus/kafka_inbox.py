@@ -160,15 +160,24 @@ class KafkaInbox:
         return int(end)
 
     def _take(self) -> None:
-        first = self._consumer.poll(POLL_SECONDS)
-        if first is None:
+        taken = [delivery for record in self._records() if (delivery := self._delivery(record))]
+        if not taken:
             return
-        records = [first, *self._consumer.consume(TAKEN_AT_ONCE, timeout=0)]
-        taken = [delivery for record in records if (delivery := self._delivery(record))]
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < MOST_WAITING or self._stop.is_set())
             self._waiting.extend(taken)
             self._changed.notify_all()
+
+    def _records(self) -> Sequence[Record]:
+        try:
+            first = self._consumer.poll(POLL_SECONDS)
+            # What lies ready behind it comes along; `consume` alone would wait for a full batch.
+            rest = self._consumer.consume(TAKEN_AT_ONCE, timeout=0) if first is not None else []
+        except KafkaException as error:
+            _log.warning("the topics cannot be read for now: %s", error.args[0].str())
+            self._stop.wait(AGAIN_SECONDS)
+            return []
+        return [first, *rest] if first is not None else []
 
     def _delivery(self, record: Record) -> Delivery | None:
         error = record.error()

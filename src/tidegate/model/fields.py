@@ -102,8 +102,8 @@ class Fields:
                 time: float | None = _milliseconds(text.strip())
             case bool():
                 time = None
-            case int() | float() as number:
-                time = number if abs(number) >= _LEAST_MILLISECONDS else number * 1000
+            case int() | float() as number if number >= 0:
+                time = number if number >= _LEAST_MILLISECONDS else number * 1000
             case _:
                 time = None
         if time is None or not _FIRST <= time <= _LAST:

@@ -279,7 +279,7 @@ _WIRES = (
     _Wire("state", "state", _state),
     _Wire("execution_id", "etlExecutionId", Fields.uuid),
     _Wire("assignee", "assignee", Fields.uuid),
-    _Wire("configuration", "configuration", Fields.tree),
+    _Wire("configuration", "configuration", Fields.tree, dict),
     _Wire("topology_id", "topologyId", Fields.name),
     _Wire("reason", "reason", Fields.remark, sendable),
     _Wire("phase", "phase", _phase),

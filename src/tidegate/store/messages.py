@@ -65,8 +65,6 @@ class SqlMessages:
 
 def post(connection: Connection, parcels: Sequence[Parcel], at: int) -> None:
     """Put messages into the table, and tell those who listen with the commit."""
-    if not parcels:
-        return
     connection.execute(
         _PUT,
         [
