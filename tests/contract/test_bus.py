@@ -189,6 +189,7 @@ for number in range(1, 4):
     print("ready", flush=True)
     sys.stdin.readline()
     beat = Heartbeat(f"00000000-0000-4000-8000-00000000000{number}", InstanceState.IDLE, 0)
+    time.sleep(0.3)  # Until the other one has looked, and waits.
     began = time.time()
     bus.publish([beat])
     print(began, flush=True)
