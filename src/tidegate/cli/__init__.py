@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import history, looking, offsets, project, running, setup
+from tidegate.cli import history, looking, offsets, project, rebuilding, running, setup
 from tidegate.cli.output import complain
 from tidegate.errors import TidegateError
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (project, running, looking, history, setup):
+for module in (project, running, rebuilding, looking, history, setup):
     module.register(app)
 app.add_typer(offsets.app, name="offsets")
 

@@ -46,15 +46,16 @@ def run(
             topics = selected(parts.project.definitions, select or [])
         except ValueError as error:
             raise WrongUse(str(error)) from None
-        _apply(parts, apply)
+        apply_first(parts, apply)
         with parts.spark() as spark, watcher(quiet=json) as watching:
             report = parts.foreground(spark, watching).run(topics)
-        (_print_json if json else _print_report)(report)
+        print_report(report, json=json)
     if report.failed:
         raise typer.Exit(1)
 
 
-def _apply(parts: Parts, asked: bool) -> None:
+def apply_first(parts: Parts, asked: bool) -> None:
+    """Apply changed definitions; on a store that others may share, only when asked to."""
     from tidegate.errors import WrongUse
 
     changes = changes_of(parts)
@@ -68,6 +69,11 @@ def _apply(parts: Parts, asked: bool) -> None:
             + "\n  ".join(changes.lines())
         )
     apply_changes(parts, changes)
+
+
+def print_report(report: Report, *, json: bool) -> None:
+    """Tell what ran, and why the rest did not."""
+    (_print_json if json else _print_report)(report)
 
 
 def _print_json(report: Report) -> None:
@@ -100,6 +106,8 @@ def _seconds(execution: Execution) -> float:
 def _print_report(report: Report) -> None:
     by_topic: dict[str, list[Execution]] = {}
     for execution in report.executions:
+        if execution.flow_kind == "care":
+            continue
         by_topic.setdefault(execution.topic, []).append(execution)
     rows = []
     for topic, executions in by_topic.items():

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -81,6 +81,8 @@ offsets = Table(
     _json("versions"),
     _number("definition_version", nullable=True),
     _json("columns", nullable=True),
+    _text("stale", nullable=True),
+    _number("vacuumed_at", nullable=True),
     # The declared block, all NULL while there is none. Its `next` stands above; its start is kept
     # as declared, not taken from `last`.
     _number("block_last_pos", nullable=True),

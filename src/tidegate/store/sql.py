@@ -13,6 +13,7 @@ from tidegate.store.journal import SqlJournal
 from tidegate.store.lineages import SqlLineages
 from tidegate.store.offsets import SqlOffsets
 from tidegate.store.reader import Reader
+from tidegate.store.rebuilds import SqlRebuilds
 from tidegate.store.upgrade import upgrade
 from tidegate.store.writer import Writer
 
@@ -30,6 +31,7 @@ class SqlStore:
     datasets: SqlDatasets
     journal: SqlJournal
     failures: SqlFailures
+    rebuilds: SqlRebuilds
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -59,4 +61,5 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
         datasets=SqlDatasets(reader),
         journal=SqlJournal(reader),
         failures=SqlFailures(reader, writer),
+        rebuilds=SqlRebuilds(reader, writer),
     )
