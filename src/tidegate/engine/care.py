@@ -71,6 +71,8 @@ class SparkCaretaker:
             since = rfc3339(needed)
             return f"no VACUUM: an open block reads the table as it was until {since}"
         session = self._spark.fresh()
+        # Delta lists a table's folders in so many tasks; by default ten thousand, for minutes.
+        session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "16")
         if _RETENTION not in self._tables.origin(table)[1]:
             # The project says how long; a table that has its own word on it may refuse.
             session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")

@@ -6,6 +6,8 @@ what the table records decides. A topic of several replaces its own rows alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.destination import columns_of, create_table, in_order
@@ -43,21 +45,24 @@ class Publisher:
         session = self._spark.fresh()
         try:
             recorded = self._tables.recorded(definition)
+            rows = self._rows(session, work)
             if already_loaded(recorded, definition, work.block):
                 outcome = skipped(recorded, self._runtime.uuid())
             else:
-                outcome = self._publish(session, work)
+                outcome = self._publish(session, rows, work)
             cluster_again(session, self._tables, definition)
         except TidegateError:
             raise
         except Exception as error:
             raise FlowFailed(explain(error, definition)) from error
-        return outcome
+        return replace(outcome, columns=columns_of(rows))
 
-    def _publish(self, session: SparkSession, work: Work) -> Outcome:
+    def _rows(self, session: SparkSession, work: Work) -> DataFrame:
+        path, version = self._tables.path(work.beside), work.block.versions[work.beside]
+        return in_order(work.definition, read_table(session, path, version))
+
+    def _publish(self, session: SparkSession, rows: DataFrame, work: Work) -> Outcome:
         definition, version = work.definition, work.block.versions[work.beside]
-        shadow = read_table(session, self._tables.path(work.beside), version)
-        rows = in_order(definition, shadow)
         if not self._tables.exists(definition.table):
             create_table(session, self._tables, definition, rows)
         options = transaction(definition.topic, work.block.seq, written_by(work))
@@ -72,7 +77,7 @@ class Publisher:
             files = self._tables.added(definition.table, recorded.version)
             seen = written(seen, files, definition.pos, definition.id)
         note = f"published from {work.beside}, version {version}"
-        return Outcome(count, recorded.version, seen, note, columns_of(rows))
+        return Outcome(count, recorded.version, seen, note)
 
     def _replace_own(
         self,
