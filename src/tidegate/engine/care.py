@@ -55,6 +55,7 @@ class SparkCaretaker:
         for name, size in (("minFileSize", SMALL_FILE), ("maxFileSize", COMPACTED_FILE)):
             session.conf.set(f"spark.databricks.delta.optimize.{name}", str(size))
         before = sum(self._tables.files_below(table, SMALL_FILE).values())
+        self._left[table] = before
         try:
             session.sql(f"OPTIMIZE {self._named(table)}")
         except Exception as error:  # noqa: BLE001  (a table with small files is still right)

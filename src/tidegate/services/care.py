@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.errors import ClaimLost, MutexError
+from tidegate.errors import ClaimLost, LakeError, MutexError
 from tidegate.model.execution import Execution, OffsetState
 from tidegate.model.lineage import TopicName
 from tidegate.ports import Caretaker, Runtime, Store
@@ -29,7 +29,11 @@ class Care:
         offset, table = self._store.offsets.get(topic), TopicName.parse(topic).table
         if offset is None or offset.state not in _TIDY or offset.block is not None:
             return None
-        chores = self._caretaker.chores(table, offset)
+        try:
+            chores = self._caretaker.chores(table, offset)
+        except LakeError:
+            # Whoever reads the table next will say so, and it is no fault of this block.
+            return None
         if not chores:
             return None
         execution = assign(self._store, self._runtime, topic, kind="care")
