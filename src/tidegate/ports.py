@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidegate.model.blocks import Found
+from tidegate.model.care import Care, Chores
 from tidegate.model.execution import (
     Block,
     Execution,
@@ -85,6 +86,18 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class Rebuilt:
+    """What a commit changes beyond its topic's own position: a table was written as a whole."""
+
+    mends: str = ""
+    """What the topic was stale for when the work began."""
+    stale: Mapping[str, str] = field(default_factory=dict)
+    """The topics that no longer agree with the table, with what to tell of each."""
+    shadow: str = ""
+    """The topic that was published: its failed rows are the topic's own from now on."""
+
+
+@dataclass(frozen=True)
 class Commit:
     """Step 6: what an execution writes in the one transaction that moves its topic."""
 
@@ -95,12 +108,17 @@ class Commit:
     outcome: Outcome
     at: int
     definition: Definition
+    rebuilt: Rebuilt | None = None
 
 
 class Lineages(Protocol):
     """The definitions of the project, as applied, with their history."""
 
-    def current(self) -> Mapping[str, Applied]: ...
+    def current(self) -> Mapping[str, Applied]:
+        """Give the project's definitions; those of tables built beside others are left out."""
+
+    def applied(self, topic: str) -> Applied | None:
+        """Give the definition in force of any topic."""
 
     def stamp(self) -> object:
         """Give something that changes whenever what is current does."""
@@ -184,6 +202,9 @@ class Executions(Protocol):
 
     def open(self, instances: Sequence[str] | None = None) -> Sequence[Execution]:
         """Those that have no end yet, oldest first, of all instances or of these."""
+
+    def tended(self, execution: Execution, before: Offset, care: Care, at: int) -> None:
+        """End an execution that tidied the table: the topic is left as it was before."""
 
     def get(self, execution_id: str) -> Execution | None: ...
 
@@ -417,6 +438,35 @@ class Messages(Protocol):
         """Ring after each put of any process; None where the database cannot tell."""
 
 
+@dataclass(frozen=True)
+class Shadow:
+    """A table that is built beside another one, to take its place."""
+
+    topic: str
+    definition: Definition
+    offset: Offset
+    """Its `stale` is what the topic was stale for when this was begun."""
+
+
+class Rebuilds(Protocol):
+    """Shadows: at most one a topic, under a name that is never used twice."""
+
+    def of(self, topic: str) -> Shadow | None:
+        """Give the shadow that a topic has now."""
+
+    def begin(self, definition: Definition, at: int) -> None:
+        """Make a shadow, unless its topic has one."""
+
+    def abandon(self, shadow: str, at: int) -> None:
+        """Leave a shadow to be swept away."""
+
+    def abandoned(self) -> Sequence[str]:
+        """Name the shadows that were published or abandoned, and not forgotten yet."""
+
+    def forget(self, shadow: str) -> None:
+        """Delete whatever the store holds of a shadow that nobody needs, but its executions."""
+
+
 class Store(Protocol):
     """The truth, by noun."""
 
@@ -455,6 +505,9 @@ class Store(Protocol):
     @property
     def rejected(self) -> Rejected: ...
 
+    @property
+    def rebuilds(self) -> Rebuilds: ...
+
     def close(self) -> None: ...
 
 
@@ -489,6 +542,19 @@ class Lake(Looks, Protocol):
     def find_block(
         self, definition: Definition, last: Position, frontier: Position, bound: int
     ) -> Found | None: ...
+
+    def drop(self, table: str) -> None:
+        """Delete a table that was built beside another one, with its files."""
+
+
+class Caretaker(Protocol):
+    """Compaction and VACUUM of one table."""
+
+    def chores(self, table: str, offset: Offset) -> Chores:
+        """Say what a table needs, from its log alone."""
+
+    def run(self, table: str, chores: Chores, pins: Sequence[int]) -> Care:
+        """Do it; what open blocks of other topics pin of the table stays readable."""
 
 
 class Runner(Protocol):

@@ -127,6 +127,14 @@ class FilesSettings(_Section):
 class LakeSettings(_Section):
     path: str = Field(default="lake", min_length=1)
     catalog: Literal["tidegate", "spark"] = "tidegate"
+    compact_files: int = Field(default=100, ge=0)
+    vacuum_after: str = "7d"
+
+    @field_validator("vacuum_after")
+    @classmethod
+    def _duration(cls, text: str) -> str:
+        parse_duration(text)
+        return text
 
 
 class SparkSettings(_Section):

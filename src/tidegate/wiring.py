@@ -13,17 +13,21 @@ from tidegate.project import Project
 from tidegate.runtime import RealRuntime
 
 if TYPE_CHECKING:
+    from tidegate.engine.lake import DeltaLake
     from tidegate.engine.looks import Tables
     from tidegate.engine.session import SparkHost
     from tidegate.model.execution import Limits
     from tidegate.model.pace import Pace
     from tidegate.ports import Bus, Reporter, Store
+    from tidegate.services.care import Care
     from tidegate.services.delegate import Delegate
     from tidegate.services.executor import Executor
     from tidegate.services.foreground import Foreground, Watcher
     from tidegate.services.lifecycle import Lifecycle
     from tidegate.services.lookout import Lookout
     from tidegate.services.manager import Manager
+    from tidegate.services.rebuilder import Rebuilder
+    from tidegate.services.shadows import Shadows
     from tidegate.services.worker import Worker
 
 
@@ -79,11 +83,16 @@ class Parts:
             host.stop()
             self.holders.release()
 
+    def lake(self, spark: SparkHost) -> DeltaLake:
+        from tidegate.engine.lake import DeltaLake
+
+        return DeltaLake(self.tables, spark)
+
     def executor(self, spark: SparkHost, reporter: Reporter) -> Executor:
         """Put together what runs a block."""
         from tidegate.engine.aside import SetAside
-        from tidegate.engine.lake import DeltaLake
         from tidegate.engine.load import Loader
+        from tidegate.engine.publish import Publisher
         from tidegate.engine.reload import write_reload
         from tidegate.engine.step import write_step
         from tidegate.services.executor import Executor
@@ -96,11 +105,11 @@ class Parts:
             writes={Processor.STEP: write_step, Processor.RELOAD: write_reload},
         )
         runners = {Processor.STEP: loader, Processor.RELOAD: loader}
-        lake = DeltaLake(self.tables, spark)
         return Executor(
             self.store,
-            lake,
+            self.lake(spark),
             runners,
+            Publisher(spark, self.tables, self.runtime),
             self.holders,
             self.runtime,
             reporter,
@@ -108,13 +117,55 @@ class Parts:
             spark.lives,
         )
 
+    def shadows(self, spark: SparkHost) -> Shadows:
+        """Put together what keeps the tables that are built beside others."""
+        from tidegate.services.shadows import Shadows
+
+        return Shadows(self.store, self.lake(spark), self.holders, self.runtime)
+
     def foreground(self, spark: SparkHost, watcher: Watcher) -> Foreground:
         """Put together a run by hand."""
         from tidegate.services.foreground import Foreground
         from tidegate.services.reporter import Silence
 
         executor = self.executor(spark, Silence())
-        return Foreground(self.lookout(), executor, self.store, self.runtime, watcher)
+        return Foreground(
+            self.lookout(),
+            executor,
+            self.store,
+            self.runtime,
+            watcher,
+            self.care(spark, executor),
+            self.shadows(spark),
+        )
+
+    def care(self, spark: SparkHost, executor: Executor) -> Care:
+        """Put together what tidies tables."""
+        from tidegate.engine.care import SparkCaretaker
+        from tidegate.model.care import CareRules
+        from tidegate.model.duration import parse_duration
+        from tidegate.services.care import Care
+
+        wanted = self.project.settings.lake
+        rules = CareRules(wanted.compact_files, parse_duration(wanted.vacuum_after))
+        caretaker = SparkCaretaker(spark, self.tables, rules, self.runtime)
+        return Care(self.store, caretaker, executor, self.runtime)
+
+    def rebuilder(self, spark: SparkHost, watcher: Watcher) -> Rebuilder:
+        """Put together a rebuild by hand."""
+        from tidegate.services.rebuilder import Rebuilder
+        from tidegate.services.reporter import Silence
+
+        return Rebuilder(
+            self.project.definitions,
+            self.store,
+            self.lake(spark),
+            self.shadows(spark),
+            self.executor(spark, Silence()),
+            self.lookout,
+            self.runtime,
+            watcher,
+        )
 
     def is_managed(self) -> bool:
         """Tell whether a manager leads now."""
@@ -150,6 +201,7 @@ class Parts:
         from tidegate.services.worker import Identity, Worker
 
         reporter = BusReporter(bus, self.runtime)
+        executor = self.executor(spark, reporter)
         me = self.holders.me
         host, pid, _ = me.split(":")
         return Worker(
@@ -157,12 +209,13 @@ class Parts:
             hiring.slots,
             self.store,
             bus,
-            self.executor(spark, reporter),
+            executor,
             reporter,
             self.runtime,
             self.pace,
             life,
             lives=spark.lives,
+            tidy=self.care(spark, executor).after_block,
             foreign=self._limits if hiring.foreign_manager else None,
         )
 

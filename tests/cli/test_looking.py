@@ -10,7 +10,7 @@ from tests.contract.scenes import claimed
 WITHOUT_SOURCE = LINEAGE[LINEAGE.index("- table: fact.orders") :]
 SHAPE = {
     *("topic", "processor", "state", "due", "last", "next", "complete_to", "lag_seconds"),
-    *("rows", "run", "hostid", "waiting", "dead", "held_back_by", "why"),
+    *("rows", "run", "hostid", "waiting", "dead", "stale", "held_back_by", "why"),
 }
 
 

@@ -233,6 +233,9 @@ class ModelLake:
         table = self._world.tables.get(definition.table, Table())
         return table.transactions.get(definition.topic, Recorded(0))
 
+    def drop(self, table: str) -> None:
+        self._world.tables.pop(table, None)
+
     def find_block(
         self, definition: Definition, last: Position, frontier: Position, bound: int
     ) -> Found | None:

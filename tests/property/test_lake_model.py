@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,15 +15,19 @@ import pytest
 from hypothesis import Phase, given, settings
 from sqlalchemy import Connection, delete
 
+from tidegate.model.care import Care as TableCare
+from tidegate.model.care import Chores
 from tidegate.model.execution import Execution, ExecutionState, Offset, OffsetState
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Plan
 from tidegate.model.position import START, Position
 from tidegate.services import executor as executor_module
+from tidegate.services.care import Care
 from tidegate.services.executor import Executor
 from tidegate.services.foreground import Foreground, Report
 from tidegate.services.lookout import Lookout
 from tidegate.services.reporter import Silence
+from tidegate.services.shadows import Shadows
 from tidegate.store import SqlStore, open_store
 from tidegate.store.schema import metadata
 
@@ -61,7 +65,19 @@ class Silent:
 
     def ended(self, execution: Execution) -> None: ...
 
+    def tended(self, execution: Execution) -> None: ...
+
     def refused(self, topic: str, why: str) -> None: ...
+
+
+class Idle:
+    """Implements `ports.Caretaker` for tables that are always tidy."""
+
+    def chores(self, table: str, offset: Offset) -> Chores:  # noqa: ARG002
+        return Chores()
+
+    def run(self, table: str, chores: Chores, pins: Sequence[int]) -> TableCare:
+        raise AssertionError(f"{table} needs nothing", chores, pins)
 
 
 class Doubled(AssertionError):
@@ -137,17 +153,21 @@ class Play:
     def _foreground(self, holders: ModelHolders) -> Foreground:
         lookout = Lookout(self.definitions, self.store, self.lake, holders, self.runtime)
         runners = {Processor.STEP: self.runner, Processor.RELOAD: self.runner}
+        store, runtime = self.store, self.runtime
         executor = Executor(
-            self.store,
+            store,
             self.lake,
             runners,
+            self.runner,
             holders,
-            self.runtime,
+            runtime,
             Silence(),
             pause_after=1000,
             lives=lambda: True,
         )
-        return Foreground(lookout, executor, self.store, self.runtime, Silent())
+        care = Care(store, Idle(), executor, runtime)
+        shadows = Shadows(store, self.lake, holders, runtime)
+        return Foreground(lookout, executor, store, runtime, Silent(), care, shadows)
 
     def _check_report(self, report: Report) -> None:
         bad = [each for each in report.executions if each.state is not ExecutionState.FINISHED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 from tests.projects import SPARK_CONF, Folder
 from tidegate.cli.progress import Silence
 from tidegate.cli.project import apply_changes, changes_of
+from tidegate.cli.rebuilding import chosen
 from tidegate.engine.session import SparkHost
 from tidegate.model.lineage import select
 from tidegate.project import load_project
 from tidegate.services.foreground import Report
-from tidegate.wiring import open_parts
+from tidegate.wiring import Parts, open_parts
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +35,25 @@ class Shop(Folder):
 
     def run(self, *selectors: str) -> Report:
         """Do what `tidegate run` does, without the price of another JVM."""
+        with self._held() as parts:
+            topics = select(parts.project.definitions, selectors)
+            return parts.foreground(self.spark, Silence()).run(topics)
+
+    def rebuild(self, topic: str) -> Report:
+        """Do what `tidegate rebuild` does."""
+        with self._held() as parts:
+            topics = chosen(parts.project.definitions, topic)
+            return parts.rebuilder(self.spark, Silence()).run(topics)
+
+    @contextmanager
+    def _held(self) -> Iterator[Parts]:
         project = load_project(self.path)
         project.require_sound()
         with open_parts(project) as parts:
             apply_changes(parts, changes_of(parts))
-            topics = select(project.definitions, selectors)
             parts.holders.hold()
             try:
-                return parts.foreground(self.spark, Silence()).run(topics)
+                yield parts
             finally:
                 parts.holders.release()
 

@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import fleet, history, looking, offsets, project, running, serving, setup
+from tidegate.cli import (
+    fleet,
+    history,
+    looking,
+    offsets,
+    project,
+    rebuilding,
+    running,
+    serving,
+    setup,
+)
 from tidegate.cli.output import complain
 from tidegate.errors import TidegateError
 
@@ -25,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (project, running, serving, looking, history, fleet, setup):
+for module in (project, running, rebuilding, serving, looking, history, fleet, setup):
     module.register(app)
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(fleet.instances, name="instances")

@@ -119,6 +119,7 @@ def _lag_row(
         "hostid": at.hostid,
         "waiting": failed.get(FailedState.WAITING, 0),
         "dead": failed.get(FailedState.DEAD, 0),
+        "stale": at.stale,
         "held_back_by": verdict.held_back_by,
         "why": verdict.why,
     }

@@ -146,5 +146,6 @@ def _row(offset: Offset) -> dict[str, Any]:
         "complete_to": time(offset.complete_to),
         "failures": offset.failures,
         "reason": offset.reason,
+        "stale": offset.stale,
         "versions": dict(offset.versions),
     }

@@ -45,6 +45,8 @@ class Silence:
 
     def ended(self, execution: Execution) -> None: ...
 
+    def tended(self, execution: Execution) -> None: ...
+
     def refused(self, topic: str, why: str) -> None: ...
 
 
@@ -61,6 +63,9 @@ class Lines:
             print(f"{execution.topic}: {rows:,} rows in {seconds:.1f} s{rate}", flush=True)
         else:
             print(f"{execution.topic}: {execution.state} after {seconds:.1f} s", flush=True)
+
+    def tended(self, execution: Execution) -> None:
+        print(f"{execution.topic}: {execution.comment}", flush=True)
 
     def refused(self, topic: str, why: str) -> None:
         print(f"{topic}: left alone, {why}", flush=True)
@@ -112,5 +117,11 @@ class Bars:
         if task.total is None or task.completed > task.total:
             self._progress.update(bar, total=task.completed)
 
+    def tended(self, execution: Execution) -> None:
+        self._say(f"{execution.topic}: {execution.comment}")
+
     def refused(self, topic: str, why: str) -> None:
-        self._progress.console.print(f"{topic}: left alone, {why}", markup=False, highlight=False)
+        self._say(f"{topic}: left alone, {why}")
+
+    def _say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False)

@@ -45,10 +45,10 @@ def run(
             topics = selected(parts.project.definitions, select or [])
         except ValueError as error:
             raise WrongUse(str(error)) from None
-        apply_project(parts, apply)
+        apply_first(parts, apply)
         with watcher(quiet=json) as watching:
             report = _run(parts, topics, watching)
-        (_print_json if json else _print_report)(report)
+        print_report(report, json=json)
     if report.failed:
         raise typer.Exit(1)
 
@@ -61,8 +61,8 @@ def _run(parts: Parts, topics: set[str], watching: Watcher) -> Report:
         return parts.foreground(spark, watching).run(topics)
 
 
-def apply_project(parts: Parts, asked: bool) -> None:
-    """Bring the store up to the project's files; on a shared store only when asked to."""
+def apply_first(parts: Parts, asked: bool) -> None:
+    """Apply changed definitions; on a store that others may share, only when asked to."""
     from tidegate.errors import WrongUse
 
     changes = changes_of(parts)
@@ -76,6 +76,11 @@ def apply_project(parts: Parts, asked: bool) -> None:
             + "\n  ".join(changes.lines())
         )
     apply_changes(parts, changes)
+
+
+def print_report(report: Report, *, json: bool) -> None:
+    """Tell what ran, and why the rest did not."""
+    (_print_json if json else _print_report)(report)
 
 
 def _print_json(report: Report) -> None:
@@ -108,6 +113,8 @@ def _seconds(execution: Execution) -> float:
 def _print_report(report: Report) -> None:
     by_topic: dict[str, list[Execution]] = {}
     for execution in report.executions:
+        if execution.flow_kind == "care":
+            continue
         by_topic.setdefault(execution.topic, []).append(execution)
     rows = []
     for topic, executions in by_topic.items():

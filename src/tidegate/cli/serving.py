@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.cli.opening import opened
-from tidegate.cli.running import apply_project
+from tidegate.cli.running import apply_first
 
 if TYPE_CHECKING:
     from tidegate.services.lifecycle import Lifecycle
@@ -38,7 +38,7 @@ def up(context: typer.Context, slots: Slots = _DEFAULT_SLOTS, apply: Apply = Fal
     from tidegate.cli.child import WorkerChild
 
     with opened(context) as parts:
-        apply_project(parts, apply)
+        apply_first(parts, apply)
         life = _until_stopped()
         with parts.bus() as bus:
             bus.create_topics()
@@ -52,7 +52,7 @@ def up(context: typer.Context, slots: Slots = _DEFAULT_SLOTS, apply: Apply = Fal
 def manager(context: typer.Context, apply: Apply = False) -> None:
     """Plan and assign, for workers elsewhere; of several managers one leads."""
     with opened(context) as parts:
-        apply_project(parts, apply)
+        apply_first(parts, apply)
         life = _until_stopped()
         with parts.bus() as bus:
             bus.create_topics()

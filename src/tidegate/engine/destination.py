@@ -22,8 +22,8 @@ def fit_table(session: SparkSession, tables: Tables, work: Work, rows: DataFrame
     definition = work.definition
     blank = work.block.seq == 1 and tables.is_blank(definition.table)
     if blank or not tables.exists(definition.table):
-        _create(session, tables, definition, rows)
-    elif columns_of(rows) != work.columns:
+        create_table(session, tables, definition, rows)
+    elif columns_of(rows) != work.columns and not work.anew:
         _widen(session, tables, work, rows)
 
 
@@ -37,8 +37,8 @@ def _widen(session: SparkSession, tables: Tables, work: Work, rows: DataFrame) -
     if difference.misfits:
         raise TopicStopped(
             f"its view does not fit {definition.table} any more:"
-            f" {'; '.join(difference.misfits)}; give the columns as they were, or delete the table"
-            f" and build it anew: tidegate offsets set {definition.topic} --last 0,-1 --force"
+            f" {'; '.join(difference.misfits)}; give the columns as they were, or build the table"
+            f" anew: tidegate rebuild {definition.topic}"
         )
     if difference.added:
         fields = [field for field in rows.schema.fields if field.name in difference.added]
@@ -51,7 +51,10 @@ def columns_of(rows: DataFrame) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in rows.schema.fields}
 
 
-def _create(session: SparkSession, tables: Tables, definition: Definition, rows: DataFrame) -> None:
+def create_table(
+    session: SparkSession, tables: Tables, definition: Definition, rows: DataFrame
+) -> None:
+    """Make the table, with the columns of these rows and what the lineage says of it."""
     database, _, name = definition.table.partition(".")
     session.sql(f"CREATE SCHEMA IF NOT EXISTS `{database}`")
     if tables.exists(definition.table):

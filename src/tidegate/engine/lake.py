@@ -37,6 +37,15 @@ class DeltaLake:
     def recorded(self, definition: Definition) -> Recorded:
         return self._tables.recorded(definition)
 
+    def drop(self, table: str) -> None:
+        self._tables.drop(table)
+        database, _, name = table.partition(".")
+        try:
+            # A catalog that outlives this process may know it by name.
+            self._spark.fresh().sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
+        except Exception as error:
+            raise LakeError(f"{table} cannot be dropped: {sentence(error)}") from error
+
     def find_block(
         self, definition: Definition, last: Position, frontier: Position, bound: int
     ) -> Found | None:

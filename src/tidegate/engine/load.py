@@ -43,7 +43,7 @@ class Write(Protocol):
     """One commit to the destination, of a Step or a Reload."""
 
     def __call__(
-        self, session: SparkSession, rows: DataFrame, work: Work, path: str, metadata: str
+        self, session: SparkSession, rows: DataFrame, work: Work, tables: Tables, metadata: str
     ) -> None: ...
 
 
@@ -73,7 +73,7 @@ class Loader:
             recorded = self._tables.recorded(definition)
             if already_loaded(recorded, definition, block):
                 self._bench.define(session, definition, block)
-                outcome = self._skipped(recorded)
+                outcome = skipped(recorded, self._runtime.uuid())
             else:
                 outcome = self._load(session, work)
             self._bench.run_statements(session, definition, "after", definition.after)
@@ -161,15 +161,9 @@ class Loader:
         guarded = guard(rows, definition, checks=raised is None, movable=movable)
         # 5. Load.
         crashpoint(f"{name}.before_write")
-        path = self._tables.path(definition.table)
-        self._write(session, guarded, work, path)
+        self._write(session, guarded, work)
         crashpoint(f"{name}.after_write")
-        recorded = self._tables.recorded(definition)
-        if recorded.seq != block.seq:
-            raise TopicStopped(
-                f"{definition.table} records block {recorded.seq} after block {block.seq} was"
-                " written; somebody else writes under this topic's name"
-            )
+        recorded = require_recorded(self._tables, work)
         seen = self._seen(recorded, work, observation, query_id)
         outcome = Outcome(seen.rows, recorded.version, seen, columns=columns_of(rows))
         return self._with_figures(session, definition, outcome)
@@ -186,9 +180,10 @@ class Loader:
             return replace(outcome, note=f"logs/{definition.table}.sql: {sentence(error)}")
         return replace(outcome, measures=replace(outcome.measures, figures=figures))
 
-    def _write(self, session: SparkSession, rows: DataFrame, work: Work, path: str) -> None:
+    def _write(self, session: SparkSession, rows: DataFrame, work: Work) -> None:
+        write = self._writes[work.definition.processor]
         try:
-            self._writes[work.definition.processor](session, rows, work, path, _metadata(work))
+            write(session, rows, work, self._tables, written_by(work))
         except Exception as error:
             # A conflict, or a commit whose answer was lost: what is recorded decides.
             if "ConcurrentTransaction" not in str(error):
@@ -216,10 +211,24 @@ class Loader:
             # Connect server does not send those of a MERGE.
             return counted
 
-    def _skipped(self, recorded: Recorded) -> Outcome:
-        rows = recorded.rows or 0
-        note = "the block was in the table already: its write was skipped"
-        return Outcome(rows, recorded.version, Measures(self._runtime.uuid(), rows), note)
+
+def skipped(recorded: Recorded, query_id: str) -> Outcome:
+    """Give the outcome of a block that an earlier attempt has written."""
+    rows = recorded.rows or 0
+    note = "the block was in the table already: its write was skipped"
+    return Outcome(rows, recorded.version, Measures(query_id, rows), note)
+
+
+def require_recorded(tables: Tables, work: Work) -> Recorded:
+    """Read back what the table records after a write, which must be the block at hand."""
+    definition, block = work.definition, work.block
+    recorded = tables.recorded(definition)
+    if recorded.seq != block.seq:
+        raise TopicStopped(
+            f"{definition.table} records block {recorded.seq} after block {block.seq} was"
+            " written; somebody else writes under this topic's name"
+        )
+    return recorded
 
 
 def _is_vacuumed(error: Exception) -> bool:
@@ -257,7 +266,8 @@ def already_loaded(recorded: Recorded, definition: Definition, block: Block) -> 
     )
 
 
-def _metadata(work: Work) -> str:
+def written_by(work: Work) -> str:
+    """Say in the commit whose write it is, and of which block."""
     block = work.block
     return json.dumps(
         {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from tidegate.model.blocks import FileStatistics, unknown
 from tidegate.model.lineage import Definition
 from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import START, Position
+from tidegate.model.rebuild import is_shadow
 from tidegate.ports import Recorded
 
 _BOOKKEEPING = frozenset(
@@ -140,6 +143,54 @@ class Tables:
         with handler.open_input_file(f"_delta_log/{version:020d}.json") as commit:
             lines = commit.read(commit.size()).splitlines()
         return [json.loads(line)["add"] for line in lines if line.startswith(b'{"add"')]
+
+    def partition_columns(self, table: str) -> list[str]:
+        found = self.open(table)
+        return [] if found is None else list(found.metadata().partition_columns)
+
+    def rows(self, table: str, version: int) -> int:
+        """Count the rows of a version, by the log."""
+        return DeltaTable(self.path(table), version=version).count()
+
+    def files_below(self, table: str, size: int) -> dict[str, int]:
+        """Count the files below a size, by partition."""
+        found = self.open(table)
+        if found is None:
+            return {}
+        actions = _arrow(found.get_add_actions(flatten=True))
+        small = actions.filter(pc.less(actions.column("size_bytes"), size))
+        names = [name for name in small.column_names if name.startswith("partition.")]
+        if not names:
+            return {"": small.num_rows} if small.num_rows else {}
+        return Counter(map(repr, small.select(names).to_pylist()))
+
+    def origin(self, table: str) -> tuple[int, Mapping[str, str]]:
+        """Tell when a table was made, and its properties."""
+        found = self.open(table)
+        metadata = found.metadata() if found else None
+        return (metadata.created_time or 0, metadata.configuration) if metadata else (0, {})
+
+    def replaced_at(self, table: str, version: int) -> int | None:
+        """Tell when a version ceased to be the newest; None while it is, 0 when nobody knows."""
+        found = self.open(table)
+        if found is None or found.version() <= version:
+            return None
+        times = {commit["version"]: commit["timestamp"] for commit in _commits(found)}
+        return int(times.get(version + 1, 0))
+
+    def drop(self, table: str) -> None:
+        """Delete the files of a table that a rebuild made, and of no other."""
+        if not is_shadow(table):
+            raise LakeError(f"{table} was not made by a rebuild: its files are not ours to delete")
+        path = self.path(table)
+        try:
+            if "://" in path:
+                DeltaStorageHandler(path).delete_dir("")
+            elif Path(path).exists():
+                # The other way would leave the empty folders.
+                shutil.rmtree(path)
+        except OSError as error:
+            raise LakeError(f"{table} cannot be deleted: {first_line(error)}") from error
 
     def recorded(self, definition: Definition) -> Recorded:
         """Read what the destination's log says of the topic's last write."""

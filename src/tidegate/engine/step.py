@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tidegate.engine.load import transaction
-from tidegate.engine.looks import app_id
+from tidegate.engine.looks import Tables, app_id
 from tidegate.model.execution import Work
 from tidegate.model.lineage import Definition
 
@@ -14,9 +14,10 @@ _RANK = "__tidegate_rank"
 
 
 def write_step(
-    session: SparkSession, rows: DataFrame, work: Work, path: str, metadata: str
+    session: SparkSession, rows: DataFrame, work: Work, tables: Tables, metadata: str
 ) -> None:
     """Step 5 for the rows of a block: one commit, all transforms together."""
+    path = tables.path(work.definition.table)
     if work.definition.keys:
         _merge(session, rows, work, path, metadata)
         return

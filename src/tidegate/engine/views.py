@@ -36,13 +36,12 @@ class Workbench:
     ) -> None:
         """Make the functions of the block; `block()` is true for its rows, or for the reach."""
         last, next, seq = block.last, block.next, block.seq
+        topic = definition.rebuilds or definition.topic
         text = "\n".join(
             (*definition.views.values(), definition.before, definition.after, definition.log)
         )
         if definition.processor is Processor.RELOAD:
-            define_constants(
-                session, topic=definition.topic, last=last, next=next, seq=seq, text=text
-            )
+            define_constants(session, topic=topic, last=last, next=next, seq=seq, text=text)
             return
         base = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
         if base is None:
@@ -52,7 +51,7 @@ class Workbench:
             )
         define_functions(
             session,
-            topic=definition.topic,
+            topic=topic,
             kind=base.kind,
             reach=reach or Reach(last, next),
             last=last,

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from tidegate.model.execution import Execution, ExecutionState, Limits
-from tidegate.model.instance import EXTERNAL, Instance
+from tidegate.model.instance import EXTERNAL, TABLE, Instance
 from tidegate.model.messages import InstanceState
 from tidegate.model.position import Position
 
@@ -76,6 +76,7 @@ def new_execution(
     topic: str,
     at: int,
     *,
+    kind: str = TABLE,
     earlier: Sequence[Execution] = (),
     limits: Limits | None,
     worker: str = "",
@@ -84,7 +85,7 @@ def new_execution(
     """Make the execution of a table; `earlier` is the one that it goes on from, if there is one."""
     return Execution(
         id=id,
-        flow_kind="table",
+        flow_kind=kind,
         flow_id=topic,
         topic=topic,
         state=ExecutionState.ASSIGNED,
@@ -92,7 +93,7 @@ def new_execution(
         retry_of=earlier[0].id if earlier else None,
         etl_worker=worker,
         assigned_at=at,
-        configuration={"kind": "table", "id": topic, **_with_limits(limits)},
+        configuration={"kind": kind, "id": topic, **_with_limits(limits)},
         term=term,
     )
 

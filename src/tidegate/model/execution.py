@@ -90,6 +90,10 @@ class Offset:
     """The definition that the last committed load used."""
     columns: Mapping[str, str] | None = None
     """The columns that the last committed load gave, with their types; None when not known."""
+    stale: str = ""
+    """What the table no longer agrees with, since when, and what mends it; empty when nothing."""
+    vacuumed_at: int | None = None
+    """When a VACUUM of the table was last tried."""
     block: Block | None = None
     """The declared block that is not committed yet."""
 
@@ -166,6 +170,10 @@ class Work:
     """Rows that failed before, to be tried again with this block."""
     columns: Mapping[str, str] | None = None
     """The columns that the topic gave last, with their types."""
+    beside: str = ""
+    """The table that was built beside the topic's own, to be published in its place."""
+    anew: bool = False
+    """The whole table is written anew, and may take other columns than it had."""
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ class Definition:
     """A query over the rows of a block, for figures of the user's own: `logs/<table>.sql`."""
     worker_tags: tuple[str, ...] = ()
     """What a worker must carry to be given the topic."""
+    rebuilds: str = ""
+    """The topic whose table this one is to replace; empty for every topic of a project."""
 
     @cached_property
     def table(self) -> str:
@@ -261,21 +263,23 @@ def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> s
             names = ", ".join(buildable) or "none"
             raise ValueError(f"{selector!r} matches no topic; there are: {names}")
         if selector.startswith("+"):
-            found |= _upstream(buildable, found)
+            found |= upstream(buildable, found)
         if selector.endswith("+"):
-            found |= _downstream(buildable, found)
+            found |= downstream(buildable, found)
         chosen |= found
     return chosen if given else set(buildable)
 
 
-def _upstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
+def upstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
+    """Give the topics with all that build what they read."""
     builders: dict[str, set[str]] = {}
     for topic, definition in definitions.items():
         builders.setdefault(definition.table, set()).add(topic)
     return _follow(topics, lambda topic: _united(builders, definitions[topic].listed))
 
 
-def _downstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
+def downstream(definitions: Mapping[str, Definition], topics: set[str]) -> set[str]:
+    """Give the topics with all that read what they build."""
     readers: dict[str, set[str]] = {}
     for topic, definition in definitions.items():
         for table in definition.listed:

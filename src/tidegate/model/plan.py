@@ -17,7 +17,7 @@ A row of b is eligible for t when last < (pos, id) ≤ F(b) and pos < bound.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from tidegate.model.duration import MINUTE, SECOND, format_duration
@@ -152,6 +152,8 @@ def make_plan(facts: Facts) -> Plan:
         table = definition.table
         offset = facts.offsets.get(definition.topic) or Offset(definition.topic, START)
         verdict = _verdict(definition, offset, tables, lanes.get(table), facts)
+        if offset.stale:
+            verdict = replace(verdict, why=f"{verdict.why}; {offset.stale}")
         verdicts[definition.topic] = verdict
         built.setdefault(table, []).append((verdict, offset))
     for table, topics in built.items():

@@ -19,6 +19,24 @@ def statements(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def pointed_at(text: str, table: str, other: str) -> str:
+    """Let statements mean another table wherever they name this one."""
+    return "; ".join(_pointed_at(statement, table, other) for statement in statements(text))
+
+
+def _pointed_at(statement: str, table: str, other: str) -> str:
+    # The reader takes what follows some commands for a text, unless a word stands before them.
+    shift = "_ "
+    tokens = Dialect.get_or_raise("spark").tokenize(shift + statement)
+    quoted = ".".join(f"`{part}`" for part in other.split("."))
+    for first, dot, last in reversed(list(zip(tokens, tokens[1:], tokens[2:], strict=False))):
+        named = f"{first.text}{dot.text}{last.text}".lower() == table.lower()
+        if named and dot.token_type is TokenType.DOT:
+            start, end = first.start - len(shift), last.end + 1 - len(shift)
+            statement = f"{statement[:start]}{quoted}{statement[end:]}"
+    return statement
+
+
 def statement_tables(statement: str) -> list[str]:
     """Name the `db.table`s of a statement; one that the reader does not know names none."""
     try:

@@ -188,14 +188,15 @@ def pinned(text: str, versions: Mapping[str, int]) -> str:
 
 
 def redirected(text: str, table: str, view: str) -> str:
-    """Let a table be read through a view instead, under the name that the text knows it by."""
+    """Let a table be read through another, under the name that the text knows it by."""
+    quoted = ".".join(f"`{part}`" for part in view.split("."))
     for reference in reversed(table_references(parse_view(text))):
         if reference.name != table.lower() or reference.cte is not None:
             continue
         parts = reference.node.parts
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
         alias = "" if reference.node.alias else f" AS `{parts[-1].name}`"
-        text = f"{text[:start]}`{view}`{alias} {text[end:]}"
+        text = f"{text[:start]}{quoted}{alias} {text[end:]}"
     return text
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tidegate.crashpoint import crashpoint
 from tidegate.errors import ClaimLost, FlowFailed, StoreAway, TidegateError, TopicStopped
 from tidegate.model.blocks import Found
+from tidegate.model.care import Care
 from tidegate.model.execution import (
     Block,
     Execution,
@@ -23,7 +24,19 @@ from tidegate.model.execution import (
 from tidegate.model.failed import MOST_WAITING
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import Position
-from tidegate.ports import Commit, Holders, Lake, Reporter, Runner, Runtime, Store
+from tidegate.model.rebuild import REBUILD, made_stale, publication, shadow_of
+from tidegate.ports import (
+    Applied,
+    Commit,
+    Holders,
+    Lake,
+    Rebuilt,
+    Recorded,
+    Reporter,
+    Runner,
+    Runtime,
+    Store,
+)
 
 T = TypeVar("T")
 
@@ -50,6 +63,7 @@ class Executor:
         store: Store,
         lake: Lake,
         runners: Mapping[Processor, Runner],
+        publisher: Runner,
         holders: Holders,
         runtime: Runtime,
         reporter: Reporter,
@@ -59,6 +73,7 @@ class Executor:
         self._store = store
         self._lake = lake
         self._runners = runners
+        self._publisher = publisher
         self._holders = holders
         self._runtime = runtime
         self._reporter = reporter
@@ -67,14 +82,34 @@ class Executor:
         """Whether Spark's process is still there."""
         self._interrupted: dict[str, Interruption] = {}
 
-    def execute(self, execution: Execution, limits: Limits | None) -> Execution:
+    def execute(
+        self, execution: Execution, limits: Limits | None, *, anew: bool = False
+    ) -> Execution:
         """Run one block, and give the execution as it ended; raises MutexError, ClaimLost."""
-        return self._guarded(execution, lambda offset: self._run(execution, offset, limits))
+        return self._guarded(execution, lambda offset: self._run(execution, offset, limits, anew))
+
+    def publish(self, execution: Execution, upto: Position) -> Execution:
+        """Put what was built beside up to a position in the place of the topic's table.
+
+        Where the topic stands elsewhere by now, nothing happens.
+        """
+        return self._guarded(execution, lambda offset: self._publish(execution, offset, upto))
+
+    def tend(self, execution: Execution, before: Offset, work: Callable[[], Care]) -> Execution:
+        """Tidy a table in its topic's lane; whatever comes of it, the topic stays as it was."""
+        self._claim(execution)
+        try:
+            care = work()
+        except Exception as error:  # noqa: BLE001  (a table that is not tidy is still right)
+            care = Care(f"table care failed: {error}")
+        crashpoint("care.before_end")
+        self._store.executions.tended(execution, before, care, self._runtime.now())
+        return self._ended(execution)
 
     def interrupt(self, execution_id: str, why: Interruption) -> None:
         """Let a running execution end: its block stays open, nothing is lost."""
         self._interrupted[execution_id] = why
-        for runner in set(self._runners.values()):
+        for runner in {*self._runners.values(), self._publisher}:
             runner.interrupt(execution_id)
 
     def give_up(self, execution: Execution, reason: str) -> Execution:
@@ -136,24 +171,89 @@ class Executor:
             return not self._holders.lives(offset.hostid)
         return self._holders.wait_for_end(offset.hostid, PATIENCE_SECONDS)
 
-    def _run(self, execution: Execution, offset: Offset, limits: Limits | None) -> None:
+    def _run(
+        self, execution: Execution, offset: Offset, limits: Limits | None, anew: bool = False
+    ) -> None:
         # An attempt that failed wrote nothing: what was wrong with the data may be mended by now.
         died = offset.block is not None and offset.failures == 0
         if offset.block is not None:
             definition, block = self._declared(offset, offset.block)
         else:
-            applied = self._store.lineages.current()[execution.topic]
+            applied = self._applied(execution)
             definition = applied.definition
             found = self._find(definition, applied.version, offset, limits)
             if found is None:
                 complete_to = limits.complete_to if limits else 0
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
                 return
-            offset, block = self._declare(execution, definition, found)
+            name = processor_name(definition, found)
+            offset, block = self._declare(execution, name, found)
+        if offset.processor == REBUILD:
+            self._finish_publication(execution, definition, offset, block)
+            return
         waiting = tuple(self._store.failures.waiting(execution.topic, MOST_WAITING))
-        work = Work(execution, definition, block, died, waiting, offset.columns)
+        work = Work(execution, definition, block, died, waiting, offset.columns, anew=anew)
         outcome = self._runners[definition.processor].run(work)
-        self._commit(execution, definition, offset, block, outcome)
+        rebuilt = None
+        if definition.processor is Processor.RELOAD:
+            rebuilt = Rebuilt(offset.stale, self._made_stale(execution.topic) if anew else {})
+        self._commit(execution, definition, offset, block, outcome, rebuilt)
+
+    def _applied(self, execution: Execution) -> Applied:
+        applied = self._store.lineages.applied(execution.topic)
+        if applied is None:
+            raise FlowFailed(f"{execution.topic} is no longer defined: it was removed meanwhile")
+        return applied
+
+    def _made_stale(self, topic: str) -> Mapping[str, str]:
+        current = self._store.lineages.current()
+        definitions = {name: applied.definition for name, applied in current.items()}
+        return made_stale(definitions, topic, self._runtime.now())
+
+    def _publish(self, execution: Execution, offset: Offset, upto: Position) -> None:
+        applied, block = self._applied(execution), offset.block
+        definition = applied.definition
+        recorded = self._lake.recorded(definition)
+        if block is not None and recorded.seq >= block.seq:
+            # What is in the table already, of this kind or that, has only to be committed.
+            self._run(execution, offset, None)
+            return
+        self._require_known(definition, offset, recorded)
+        shadow = self._store.rebuilds.of(execution.topic)
+        if (
+            shadow is not None
+            and (block.next if block else offset.last) == upto
+            and shadow_of(definition, shadow.topic) == shadow.definition
+        ):
+            versions = {**shadow.offset.versions, **self._lake.versions([shadow.definition.table])}
+            found = publication(offset, applied.version, versions)
+            declared = self._declare(execution, REBUILD, found)
+            self._finish_publication(execution, definition, *declared)
+        elif block is None:
+            at = self._runtime.now()
+            self._store.executions.nothing_to_do(execution, offset.complete_to, at)
+        else:
+            raise FlowFailed(
+                f"{execution.topic} went on while it was rebuilt; the next `tidegate rebuild"
+                f" {execution.topic}` goes on from here"
+            )
+
+    def _finish_publication(
+        self, execution: Execution, definition: Definition, offset: Offset, block: Block
+    ) -> None:
+        topic = execution.topic
+        shadow = self._store.rebuilds.of(topic)
+        if shadow is None or shadow.definition.table not in block.versions:
+            raise TopicStopped(
+                f"what was to take the place of {definition.table} is gone, or was begun anew; go"
+                f" on with: tidegate rebuild {topic}"
+            )
+        crashpoint("rebuild.before_publish")
+        beside = shadow.definition.table
+        outcome = self._publisher.run(Work(execution, definition, block, False, beside=beside))
+        crashpoint("rebuild.after_publish")
+        rebuilt = Rebuilt(shadow.offset.stale, self._made_stale(topic), shadow.topic)
+        self._commit(execution, definition, offset, block, outcome, rebuilt)
 
     def _declared(self, offset: Offset, block: Block) -> tuple[Definition, Block]:
         """Give the open block with its definition: the one that it was declared with.
@@ -162,8 +262,10 @@ class Executor:
         topic for ever. Nothing of it was written, and its bounds stay as they are.
         """
         declared = self._store.lineages.version(offset.topic, block.definition_version)
-        applied = self._store.lineages.current().get(offset.topic)
-        if applied is None or offset.failures == 0 or not reads_alike(applied.definition, declared):
+        applied = self._store.lineages.applied(offset.topic)
+        if applied is None or offset.failures == 0 or offset.processor == REBUILD:
+            return declared, block
+        if not reads_alike(applied.definition, declared):
             return declared, block
         return applied.definition, replace(block, definition_version=applied.version)
 
@@ -202,6 +304,16 @@ class Executor:
         """Hold the store's count of blocks against the table's own, before anything is added."""
         recorded = self._lake.recorded(definition)
         topic, table = definition.topic, definition.table
+        self._require_known(definition, offset, recorded)
+        if recorded.seq < offset.seq and definition.processor is Processor.STEP:
+            raise TopicStopped(
+                f"{table} holds {recorded.seq} blocks of {topic}, and the store knows of"
+                f" {offset.seq}: the table was deleted or rolled back; put it back, or build it"
+                f" anew: tidegate rebuild {topic}"
+            )
+
+    def _require_known(self, definition: Definition, offset: Offset, recorded: Recorded) -> None:
+        topic, table = definition.topic, definition.table
         if recorded.seq > offset.seq:
             where = f" up to {recorded.next}" if recorded.next else ""
             start = recorded.next or "POS,ID"
@@ -210,19 +322,11 @@ class Executor:
                 f" {offset.seq}; to go on behind them: tidegate offsets set {topic} --last"
                 f" {str(start).strip('()').replace(' ', '')} --force"
             )
-        if recorded.seq < offset.seq and definition.processor is Processor.STEP:
-            raise TopicStopped(
-                f"{table} holds {recorded.seq} blocks of {topic}, and the store knows of"
-                f" {offset.seq}: the table was deleted or rolled back; put it back, or build it"
-                f" anew: tidegate offsets set {topic} --last 0,-1 --force"
-            )
 
-    def _declare(
-        self, execution: Execution, definition: Definition, block: Block
-    ) -> tuple[Offset, Block]:
+    def _declare(self, execution: Execution, processor: str, block: Block) -> tuple[Offset, Block]:
         """3c. Write the block down: from here on it is never computed again."""
-        name = processor_name(definition, block)
-        declared = self._store.executions.declare(execution, block, name, self._runtime.now())
+        at = self._runtime.now()
+        declared = self._store.executions.declare(execution, block, processor, at)
         crashpoint("block.after_declare")
         if declared.block is None:
             raise ClaimLost(f"{execution.topic} lost its declared block")
@@ -235,6 +339,7 @@ class Executor:
         offset: Offset,
         block: Block,
         outcome: Outcome,
+        rebuilt: Rebuilt | None,
     ) -> None:
         """6. Move the position, in the one transaction that also ends the execution."""
         at = self._runtime.now()
@@ -258,7 +363,7 @@ class Executor:
             block=None,
         )
         crashpoint("block.before_commit")
-        commit = Commit(execution, moved, block, outcome, at, definition)
+        commit = Commit(execution, moved, block, outcome, at, definition, rebuilt)
         streams = self._insist(lambda: self._store.executions.commit(commit))
         crashpoint("block.after_commit")
         self._reporter.committed(streams)

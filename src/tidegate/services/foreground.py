@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegate.errors import ClaimLost, MutexError
-from tidegate.model.assignment import new_execution
 from tidegate.model.execution import NOTHING_TO_DO, Execution, ExecutionState
 from tidegate.model.plan import Plan, Verdict
 from tidegate.ports import Runtime, Store
+from tidegate.services.assigning import assign
+from tidegate.services.care import Care
 from tidegate.services.executor import Executor
 from tidegate.services.lookout import Lookout
+from tidegate.services.shadows import Shadows
 
 
 class Watcher(Protocol):
@@ -21,6 +23,8 @@ class Watcher(Protocol):
     def started(self, topic: str, rows_ahead: int) -> None: ...
 
     def ended(self, execution: Execution) -> None: ...
+
+    def tended(self, execution: Execution) -> None: ...
 
     def refused(self, topic: str, why: str) -> None: ...
 
@@ -48,12 +52,16 @@ class Foreground:
         store: Store,
         runtime: Runtime,
         watcher: Watcher,
+        care: Care,
+        shadows: Shadows,
     ) -> None:
         self._lookout = lookout
         self._executor = executor
         self._store = store
         self._runtime = runtime
         self._watcher = watcher
+        self._care = care
+        self._shadows = shadows
         self._report = Report()
         self._left_alone: dict[str, str] = {}
         """Topics that failed, or that another run holds: not tried again in this run."""
@@ -70,6 +78,8 @@ class Foreground:
             if verdict is None:
                 break
             self._run_one(verdict)
+        # A rebuild that died may have left one that this run has published.
+        self._shadows.sweep()
         failed = self._failed()
         for topic, verdict in plan.verdicts.items():
             if topic in topics and topic not in failed:
@@ -85,7 +95,7 @@ class Foreground:
 
     def _run_one(self, verdict: Verdict) -> None:
         topic = verdict.topic
-        execution = self._assign(verdict)
+        execution = assign(self._store, self._runtime, topic, limits=verdict.limits)
         self._watcher.started(topic, verdict.rows_ahead)
         try:
             ended = self._end(execution, verdict)
@@ -102,26 +112,19 @@ class Foreground:
             self._idle.add(topic)
         else:
             self._idle.clear()
+            self._care_for(topic)
+
+    def _care_for(self, topic: str) -> None:
+        """Tidy the table once its block is committed: nobody waits for that."""
+        cared = self._care.after_block(topic)
+        if cared is not None:
+            self._report.executions.append(cared)
+            self._watcher.tended(cared)
 
     def _end(self, execution: Execution, verdict: Verdict) -> Execution:
         if verdict.broken:
             return self._executor.give_up(execution, verdict.why)
         return self._executor.execute(execution, verdict.limits)
-
-    def _assign(self, verdict: Verdict) -> Execution:
-        """2. Keep the execution before the work begins."""
-        offset = self._store.offsets.get(verdict.topic)
-        again = offset is not None and (offset.block is not None or offset.failures > 0)
-        earlier = self._store.executions.list(flow=verdict.topic, limit=1) if again else []
-        execution = new_execution(
-            self._runtime.uuid(),
-            verdict.topic,
-            self._runtime.now(),
-            earlier=earlier,
-            limits=verdict.limits,
-        )
-        self._store.executions.assign(execution)
-        return execution
 
     def _failed(self) -> set[str]:
         return {

@@ -110,6 +110,7 @@ class Worker:
         life: Lifecycle,
         *,
         lives: Callable[[], bool],
+        tidy: Callable[[str], object],
         foreign: Callable[[str], Limits | None] | None = None,
     ) -> None:
         self._identity = identity
@@ -122,6 +123,8 @@ class Worker:
         self._life = life
         self._lives = lives
         """Whether the JVM is still there, once it was started."""
+        self._tidy = tidy
+        """Looks after a topic's table once a block is in it."""
         self._foreign = foreign
         """Plans a topic for an assign that is in nobody's store: a foreign manager's."""
         self._mailbox: Mailbox[Delivery | Freed | Rows | Word] = runtime.mailbox()
@@ -340,6 +343,8 @@ class Worker:
         ended = self._executor.execute(execution, limits_of(execution.configuration))
         log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
         self._reporter.ended(ended)
+        if ended.state is ExecutionState.FINISHED:
+            self._tidy(ended.topic)
 
     def _adopt(self, order: Order) -> Execution | None:
         """Write down the execution of a manager that keeps its own books."""

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from tidegate.errors import StoreError
+from tidegate.model.care import Care
 from tidegate.model.execution import (
     NOTHING_TO_DO,
     Block,
@@ -21,11 +22,14 @@ from tidegate.ports import Commit
 from tidegate.store import execution_rows, failures, journal, phases
 from tidegate.store.claims import Refusal, claim
 from tidegate.store.leaders import require_term
+from tidegate.store.lineages import remove
 from tidegate.store.offset_rows import (
     block_columns,
     claim_lost,
     columns_of,
     declare,
+    mark_stale,
+    mend,
     owned,
     release,
     resting,
@@ -137,6 +141,9 @@ class SqlExecutions:
         rows = self._reader.rows(statement.order_by(columns.assigned_at, columns.id))
         return [execution_rows.execution_of(row) for row in rows]
 
+    def tended(self, execution: Execution, before: Offset, care: Care, at: int) -> None:
+        self._writer.write(lambda connection: _tended(connection, execution, before, care, at))
+
     def get(self, execution_id: str) -> Execution | None:
         row = self._reader.first(select(etl_executions).where(etl_executions.c.id == execution_id))
         return None if row is None else execution_rows.execution_of(row)
@@ -182,7 +189,7 @@ def _commit(connection: Connection, commit: Commit) -> Sequence[Stream]:
         connection, commit.execution.topic, {**columns_of(offset), **block_columns(None)}, commit.at
     )
     outcome = commit.outcome
-    failed = failures.settle(connection, commit.execution, commit.block.seq, commit.at)
+    failed = _settle(connection, commit)
     lived = execution_rows.finish(
         connection, commit.execution, outcome.rows, outcome.note, commit.at, failed
     )
@@ -192,6 +199,33 @@ def _commit(connection: Connection, commit: Commit) -> Sequence[Stream]:
     )
     phases.tell(connection, streams, commit.at)
     return streams
+
+
+def _settle(connection: Connection, commit: Commit) -> tuple[int, bool]:
+    """Make true what became of failing rows, and of the topics beside this one."""
+    execution, rebuilt, at = commit.execution, commit.rebuilt, commit.at
+    if rebuilt is not None:
+        if rebuilt.mends:
+            mend(connection, execution.topic, rebuilt.mends, at)
+        mark_stale(connection, rebuilt.stale, at)
+    if rebuilt is None or not rebuilt.shadow:
+        return failures.settle(connection, execution, commit.block.seq, at)
+    remove(connection, [rebuilt.shadow], "tidegate", at)
+    return failures.take_over(connection, execution, rebuilt.shadow, at)
+
+
+def _tended(
+    connection: Connection, execution: Execution, before: Offset, care: Care, at: int
+) -> None:
+    held = owned(connection, execution)
+    changes: dict[str, Any] = {"state": before.state.value, "run": before.run}
+    if (held.seq, held.failures) != (before.seq, before.failures):
+        # It moved between the look at it and the claim, and that was no work of ours.
+        changes = {"state": (OffsetState.FAILED if held.failures else OffsetState.DONE).value}
+    if care.tried_vacuum:
+        changes["vacuumed_at"] = at
+    release(connection, execution.topic, changes, at)
+    execution_rows.finish(connection, execution, 0, care.note, at)
 
 
 def _nothing(connection: Connection, execution: Execution, complete_to: int, at: int) -> None:

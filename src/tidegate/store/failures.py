@@ -27,6 +27,8 @@ _WAITING = select(func.count()).where(
     _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value
 )
 
+_SETTLED: Mapping[str, Any] = {"pending_seq": None, "pending": None}
+
 
 class SqlFailures:
     """Implements `ports.Failures`."""
@@ -101,6 +103,30 @@ def settle(connection: Connection, execution: Execution, seq: int, at: int) -> t
     return failed, waiting > 0
 
 
+def take_over(
+    connection: Connection, execution: Execution, shadow: str, at: int
+) -> tuple[int, bool]:
+    """Let the failed rows of a shadow take the place of the topic's own; count as `settle` does."""
+    topic = execution.topic
+    known = select(failed_rows).where(_COLUMNS.state.is_not(None))
+    before = connection.execute(known.where(_COLUMNS.topic == topic)).mappings()
+    old = [_row_of(row, row) for row in before]
+    found = connection.execute(known.where(_COLUMNS.topic == shadow)).mappings()
+    new = [_row_of(row, row) for row in found]
+    failing = {row.entity_id for row in new}
+    passed = [row.brought_in() for row in old if row.entity_id not in failing]
+    errors = [write_error(execution, row, at) for row in (*new, *passed)]
+    if errors:
+        append(connection, execution.flow_id, errors, at)
+    connection.execute(delete(failed_rows).where(_COLUMNS.topic == topic))
+    connection.execute(
+        update(failed_rows)
+        .where(_COLUMNS.topic == shadow, _COLUMNS.state.is_not(None))
+        .values(topic=topic, updated_at=at, **_SETTLED)
+    )
+    return len(new), any(row.state is FailedState.WAITING for row in new)
+
+
 def _forget(connection: Connection, topic: str, seq: int) -> None:
     """Take out what the block settles; the log keeps its story."""
     connection.execute(
@@ -116,9 +142,6 @@ def _keep(connection: Connection, topic: str, seq: int, rows: Sequence[FailedRow
     ]
     if kept:
         connection.execute(failed_rows.insert(), kept)
-
-
-_SETTLED: Mapping[str, Any] = {"pending_seq": None, "pending": None}
 
 
 def _retry(connection: Connection, topic: str, at: int) -> int:

@@ -27,7 +27,12 @@ class SqlLineages:
 
     def current(self) -> Mapping[str, Applied]:
         rows = self._reader.rows(select(lineage).where(lineage.c.current).order_by(lineage.c.topic))
-        return {row["topic"]: _applied(row) for row in rows}
+        found = {row["topic"]: _applied(row) for row in rows}
+        return {topic: one for topic, one in found.items() if not one.definition.rebuilds}
+
+    def applied(self, topic: str) -> Applied | None:
+        row = self._reader.first(select(lineage).where(lineage.c.topic == topic, lineage.c.current))
+        return None if row is None else _applied(row)
 
     def stamp(self) -> object:
         newest = func.max(lineage.c.updated_at)
@@ -62,9 +67,9 @@ class SqlLineages:
         def write(connection: Connection) -> None:
             # Two that apply at once would count the same version up.
             hold(connection, "lineage")
-            _remove(connection, removed, user, at)
+            remove(connection, removed, user, at)
             for definition in changed:
-                _add_version(connection, definition, user, at)
+                add_version(connection, definition, user, at)
 
         self._writer.write(write)
 
@@ -75,7 +80,8 @@ def applied_definition(connection: Connection, topic: str) -> Definition | None:
     return None if found is None else Definition.from_dict(found)
 
 
-def _remove(connection: Connection, topics: Sequence[str], user: str, at: int) -> None:
+def remove(connection: Connection, topics: Sequence[str], user: str, at: int) -> None:
+    """Take definitions out of force; their history stays."""
     connection.execute(
         update(lineage)
         .where(lineage.c.topic.in_(topics), lineage.c.current)
@@ -83,7 +89,8 @@ def _remove(connection: Connection, topics: Sequence[str], user: str, at: int) -
     )
 
 
-def _add_version(connection: Connection, definition: Definition, user: str, at: int) -> None:
+def add_version(connection: Connection, definition: Definition, user: str, at: int) -> None:
+    """Put a definition in force, as the next version of its topic."""
     newest = connection.execute(
         select(func.max(lineage.c.version)).where(lineage.c.topic == definition.topic)
     ).scalar()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Insert, RowMapping, and_, bindparam, select, update
+from sqlalchemy import Connection, Insert, RowMapping, and_, bindparam, or_, select, update
 
 from tidegate.errors import ClaimLost
 from tidegate.model.execution import Block, Execution, Offset, OffsetState
@@ -26,7 +26,17 @@ _IS_OURS = and_(
 _OWNED = select(offsets).where(_IS_OURS).with_for_update()
 _CHANGE = update(offsets).where(_ON_TOPIC)
 _TAKE = _CHANGE.where(offsets.c.hostid == bindparam("held_by")).returning(offsets)
-_DECLARE = update(offsets).where(_IS_OURS, offsets.c.next_pos.is_(None)).returning(offsets)
+_SAME_BLOCK = and_(
+    offsets.c.next_pos == bindparam("same_pos"),
+    offsets.c.next_id == bindparam("same_id"),
+    offsets.c.block_seq == bindparam("same_seq"),
+)
+_DECLARE = (
+    update(offsets)
+    .where(_IS_OURS, or_(offsets.c.next_pos.is_(None), _SAME_BLOCK))
+    .returning(offsets)
+)
+_MEND = _CHANGE.where(offsets.c.stale == bindparam("mended"))
 
 
 @cache
@@ -71,8 +81,12 @@ def take(
 def declare(
     connection: Connection, execution: Execution, block: Block, processor: str, at: int
 ) -> Offset:
-    """Write the block of a topic that is ours and has none; raises ClaimLost."""
-    declared = {**_ours(execution), **block_columns(block), "processor": processor}
+    """Write the block of a topic that is ours and has none, or this one; raises ClaimLost.
+
+    An open block that nothing was written of may be finished in another way, up to the same end.
+    """
+    same = {"same_pos": block.next.pos, "same_id": block.next.id, "same_seq": block.seq}
+    declared = {**_ours(execution), **same, **block_columns(block), "processor": processor}
     row = connection.execute(_DECLARE, {**declared, "updated_at": at}).mappings().one_or_none()
     if row is None:
         raise claim_lost(execution)
@@ -101,6 +115,18 @@ def free_of_the_dead(
         release(connection, execution.topic, {"state": resting(held["seq"]).value}, at)
 
 
+def mark_stale(connection: Connection, stale: Mapping[str, str], at: int) -> None:
+    """Write down what made topics stale; one that has no row yet cannot be."""
+    for topic, why in sorted(stale.items()):
+        connection.execute(_CHANGE, {"on_topic": topic, "stale": why, "updated_at": at})
+
+
+def mend(connection: Connection, topic: str, mended: str, at: int) -> None:
+    """Take a mark off, unless it was put on again since the work that mends it began."""
+    changes = {"on_topic": topic, "mended": mended, "stale": None, "updated_at": at}
+    connection.execute(_MEND, changes)
+
+
 def _ours(execution: Execution) -> dict[str, str]:
     return {"on_topic": execution.topic, "on_execution": execution.id}
 
@@ -113,7 +139,10 @@ def claim_lost(execution: Execution) -> ClaimLost:
 
 
 def columns_of(offset: Offset) -> dict[str, Any]:
-    """Give every column but the topic and the stamps."""
+    """Give every column but the topic, the stamps, and what others may write meanwhile.
+
+    A topic is marked stale while somebody works on it: whoever holds its row must not undo that.
+    """
     return {
         "destination": destination_of(offset.topic),
         "last_pos": offset.last.pos,
@@ -172,6 +201,8 @@ def offset_of(row: RowMapping) -> Offset:
         versions=row["versions"],
         definition_version=row["definition_version"],
         columns=row["columns"],
+        stale=row["stale"] or "",
+        vacuumed_at=row["vacuumed_at"],
         block=_block_of(row),
     )
 

@@ -88,6 +88,7 @@ offsets = Table(
     _number("definition_version", nullable=True),
     _json("columns", nullable=True),
     _text("stale", nullable=True),
+    _number("vacuumed_at", nullable=True),
     # The declared block, all NULL while there is none. Its `next` stands above; its start is kept
     # as declared, not taken from `last`.
     _number("block_last_pos", nullable=True),

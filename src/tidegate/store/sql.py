@@ -17,6 +17,7 @@ from tidegate.store.messages import SqlMessages
 from tidegate.store.offsets import SqlOffsets
 from tidegate.store.phases import SqlPhases
 from tidegate.store.reader import Reader
+from tidegate.store.rebuilds import SqlRebuilds
 from tidegate.store.rejected import SqlRejected
 from tidegate.store.upgrade import upgrade
 from tidegate.store.wishes import SqlWishes
@@ -42,6 +43,7 @@ class SqlStore:
     wishes: SqlWishes
     messages: SqlMessages
     rejected: SqlRejected
+    rebuilds: SqlRebuilds
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -77,4 +79,5 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
         wishes=SqlWishes(reader, writer),
         messages=SqlMessages(reader, writer, backend.listening),
         rejected=SqlRejected(reader, writer),
+        rebuilds=SqlRebuilds(reader, writer),
     )

@@ -1,4 +1,4 @@
-"""Topics whose table no longer shows what it was built from."""
+"""What made a topic stale, and when its table was vacuumed last."""
 
 from __future__ import annotations
 
@@ -11,3 +11,4 @@ down_revision = "0002"
 
 def upgrade() -> None:
     op.add_column("offsets", sa.Column("stale", sa.Text, nullable=True))
+    op.add_column("offsets", sa.Column("vacuumed_at", sa.BigInteger, nullable=True))
