@@ -95,16 +95,16 @@ def _row(problem: Problem) -> dict[str, object]:
 
 def _in_lake(project: Project) -> list[Problem]:
     """Hold the tables that nobody here builds against the lake and the store's memory."""
-    from tidegate.engine.looks import Tables
     from tidegate.errors import LakeError, Problem, StoreError
     from tidegate.model.lineage import Processor
     from tidegate.project.rules import lake_problems, shard_problems
     from tidegate.runtime import RealRuntime
     from tidegate.settings import FILE
+    from tidegate.wiring import open_lake
 
     entries, definitions = project.entries, project.definitions
     built = {d.table for d in definitions.values() if d.processor is not Processor.SOURCE}
-    tables = Tables(project.settings.lake_path, RealRuntime().now)
+    tables = open_lake(project.settings, RealRuntime())
     looks: dict[str, Look | LakeError] = {}
     for table in {table for d in definitions.values() for table in d.listed} - built:
         source = definitions.get(table)

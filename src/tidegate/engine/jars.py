@@ -21,20 +21,26 @@ from tidegate.engine.java import find_java
 from tidegate.errors import SetupError
 
 _SCRATCH = "fetching-"
+_SPARK, _S3 = "jars.xml", "jars-s3.xml"
+"""The lists of jars: what every Spark needs, and what one with a lake on S3 needs beside it."""
 
 
-def spark_jars() -> list[Path]:
+def spark_jars(*, s3: bool = False) -> list[Path]:
     """Give the jars for Spark's class path, fetching them first if this is the first call ever."""
-    folder = jars_folder()
-    if _missing(folder) is not None:
-        _fetch(folder)
-    return sorted((folder / "spark").glob("*.jar"))
+    return [jar for listed in (_SPARK, _S3)[: 1 + s3] for jar in _fetched(listed)]
 
 
-def jars_folder() -> Path:
+def jars_folder(listed: str = _SPARK) -> Path:
     """Name the folder of these very jars: another list of jars gets another folder."""
-    digest = hashlib.sha256(_list().encode()).hexdigest()[:16]
+    digest = hashlib.sha256(_list(listed).encode()).hexdigest()[:16]
     return _cache() / f"jars-{digest}"
+
+
+def _fetched(listed: str) -> list[Path]:
+    folder = jars_folder(listed)
+    if _missing(folder, listed) is not None:
+        _fetch(folder, listed)
+    return sorted((folder / "spark").glob("*.jar"))
 
 
 def _cache() -> Path:
@@ -44,21 +50,21 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
 
 
-def _list() -> str:
-    return files("tidegate").joinpath("jars.xml").read_text(encoding="utf-8")
+def _list(name: str) -> str:
+    return files("tidegate").joinpath(name).read_text(encoding="utf-8")
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(folder: Path, listed: str) -> None:
     """Fetch into a folder beside the final one; the rename is all or nothing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder.with_suffix(".lock")):
-            if _missing(folder) is None:
+            if _missing(folder, listed) is None:
                 return
             _sweep(folder)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_SCRATCH) as scratch:
-                _retrieve(Path(scratch))
-                missing = _missing(Path(scratch) / "jars")
+                _retrieve(Path(scratch), listed)
+                missing = _missing(Path(scratch) / "jars", listed)
                 if missing is not None:
                     raise SetupError(
                         f"the jar {missing} did not arrive whole; run the command again"
@@ -84,8 +90,8 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(scratch: Path) -> None:
-    (scratch / "jars.xml").write_text(_list(), encoding="utf-8")
+def _retrieve(scratch: Path, listed: str) -> None:
+    (scratch / "jars.xml").write_text(_list(listed), encoding="utf-8")
     pattern = f"{scratch}/jars/[conf]/[artifact]-[revision].[ext]"
     own = os.environ.get("TIDEGATE_IVY_SETTINGS")
     command = [
@@ -116,9 +122,9 @@ def _ivy() -> Path:
     return found[-1]
 
 
-def _missing(folder: Path) -> str | None:
+def _missing(folder: Path, listed: str) -> str | None:
     """Hold a folder against the list: name a jar that is not there, or not whole."""
-    module = ElementTree.fromstring(_list())
+    module = ElementTree.fromstring(_list(listed))
     for wanted in module.iter("dependency"):
         name = f"{wanted.get('name')}-{wanted.get('rev')}.jar"
         jar = folder / str(wanted.get("conf", "")).partition("->")[0] / name
