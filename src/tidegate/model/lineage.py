@@ -198,7 +198,11 @@ def order(definitions: Iterable[Definition]) -> list[Definition]:
     tables, found = _visit(by_table)
     if found:
         raise found[0]
-    return [definition for table in tables for definition in sorted(by_table[table], key=_in_table)]
+    return [definition for table in tables for definition in _siblings(by_table[table])]
+
+
+def _siblings(definitions: list[Definition]) -> list[Definition]:
+    return sorted(definitions, key=_in_table) if len(definitions) > 1 else definitions
 
 
 def _in_table(definition: Definition) -> tuple[str, int]:
