@@ -124,17 +124,39 @@ class FilesSettings(_Section):
     url: str = ".tidegate/files"
 
 
+class S3Settings(_Section):
+    endpoint: str = ""
+    region: str = ""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _address(cls, endpoint: str) -> str:
+        if endpoint and not re.fullmatch(r"https?://[^@\s]+", endpoint):
+            raise ValueError("must start with http:// or https://, and hold no credentials")
+        return endpoint
+
+
 class LakeSettings(_Section):
     path: str = Field(default="lake", min_length=1)
     catalog: Literal["tidegate", "spark"] = "tidegate"
     compact_files: int = Field(default=100, ge=0)
     vacuum_after: str = "7d"
+    s3: S3Settings = S3Settings()
 
     @field_validator("vacuum_after")
     @classmethod
     def _duration(cls, text: str) -> str:
         parse_duration(text)
         return text
+
+    @field_validator("path")
+    @classmethod
+    def _one_scheme(cls, path: str) -> str:
+        if path.startswith(("s3a://", "s3n://")):
+            raise ValueError("must start with s3://, for Spark too")
+        if path.startswith("s3://") and not re.fullmatch(r"s3://[^/@]+(/[^?#]*)?", path):
+            raise ValueError("must be s3://bucket or s3://bucket/prefix")
+        return path
 
 
 class SparkSettings(_Section):

@@ -11,6 +11,7 @@ from tidegate.holders import FlockHolders
 from tidegate.model.lineage import Processor
 from tidegate.project import Project
 from tidegate.runtime import RealRuntime
+from tidegate.settings import Settings
 
 if TYPE_CHECKING:
     from tidegate.engine.lake import DeltaLake
@@ -68,14 +69,19 @@ class Parts:
     def spark(self) -> Iterator[SparkHost]:
         """Give a Spark that starts at its first use and ends with the block."""
         from tidegate.engine.session import SparkHost
+        from tidegate.engine.storage import is_s3, spark_settings
 
         settings = self.project.settings
+        s3 = is_s3(settings.lake_path)
+        reached = settings.lake.s3
+        conf = spark_settings(reached.endpoint, reached.region) if s3 else {}
         host = SparkHost(
             settings.spark.master,
-            settings.spark.conf,
+            {**conf, **settings.spark.conf},
             settings.scratch,
             pass_fds=(self.holders.hold(),),
             own_catalog=settings.lake.catalog == "spark",
+            s3=s3,
         )
         try:
             yield host
@@ -235,10 +241,19 @@ class Hiring:
     foreign_manager: bool = False
 
 
+def open_lake(settings: Settings, runtime: RealRuntime) -> Tables:
+    """Give the tables of a lake, read by their logs."""
+    from tidegate.engine.looks import Tables
+    from tidegate.engine.storage import is_s3, log_options
+
+    path, reached = settings.lake_path, settings.lake.s3
+    options = log_options(reached.endpoint, reached.region) if is_s3(path) else {}
+    return Tables(path, runtime.now, options)
+
+
 @contextmanager
 def open_parts(project: Project) -> Iterator[Parts]:
     """Open the store and the lake of a project."""
-    from tidegate.engine.looks import Tables
     from tidegate.store import open_store
 
     settings, runtime = project.settings, RealRuntime()
@@ -247,7 +262,7 @@ def open_parts(project: Project) -> Iterator[Parts]:
         yield Parts(
             project,
             store,
-            Tables(settings.lake_path, runtime.now),
+            open_lake(settings, runtime),
             FlockHolders(settings.scratch / "locks", runtime),
             runtime,
         )

@@ -108,6 +108,17 @@ class TestLake:
         assert [p["field"] for p in answer.json()["problems"]] == ["depends_on", "delay"]
         assert "stage.orders at" in answer.json()["problems"][0]["message"]
 
+    def test_a_column_to_deal_rows_by_must_be_in_the_base(self, cli: Cli, landed: Shop) -> None:
+        sharded = LINEAGE.replace("  repeat: 1min\n", "  shards: 2\n  shard_by: nobody\n")
+        landed.write({"lineage.yaml": sharded})
+        answer = cli("check", "--json")
+        assert answer.code == 2
+        (problem,) = answer.json()["problems"]
+        assert (problem["line"], problem["field"]) == (8, "shard_by")
+        assert problem["message"] == "stage.orders has no column nobody"
+        landed.write({"lineage.yaml": sharded.replace("nobody", "K")})
+        assert cli("check").code == 0
+
     def test_a_store_that_cannot_be_used_hides_no_problem(self, cli: Cli, shop: Shop) -> None:
         (shop.path / ".tidegate").mkdir()
         (shop.path / ".tidegate" / "store.db").write_text("this is no database" * 100)

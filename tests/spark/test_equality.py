@@ -26,6 +26,15 @@ SHAPES: dict[str, tuple[dict[str, Any], ...]] = {
         {"table": "fact.m", "depends_on": ["stage.s"], "transforms": ["all_rows"]},
         {"table": "fact.a", "depends_on": ["fact.m"], "transforms": ["onward"], "keys": "k"},
     ),
+    "shards": (
+        {
+            "table": "fact.a",
+            "depends_on": ["stage.s"],
+            "transforms": ["odd", "even"],
+            "shards": 3,
+            "shard_by": "k",
+        },
+    ),
     "tags": (
         {"table": "fact.a#even", "depends_on": ["stage.s"], "transforms": ["even"]},
         {"table": "fact.a#odd", "depends_on": ["stage.s"], "transforms": ["odd"]},

@@ -81,3 +81,23 @@ def test_limits(failed: int, rows: int, share: float, words: str) -> None:
     over = over_limit(failed, rows, 10, share)
     assert words in over
     assert bool(over) == bool(words)
+
+
+class TestSharedPositions:
+    """Of two shards with rows at one position, what the table holds may be the other's."""
+
+    def test_what_was_set_aside_comes_in_though_the_table_holds_the_same(self) -> None:
+        settled = settle_appended([ROW], [Seen(HERE, 11)], {(HERE, 11)}, 5, {HERE})
+        assert settled.allowed == {(HERE, 11)}
+        assert states(settled.rows) == [(11, "written", 1)]
+
+    def test_a_row_that_changed_into_one_of_the_table_waits_rather_than_being_lost(self) -> None:
+        settled = settle_appended([ROW], [Seen(HERE, 12)], {(HERE, 12)}, 5, {HERE})
+        assert settled.allowed == frozenset()
+        assert states(settled.rows) == [(11, "waiting", 1)]
+        assert "maybe from another shard" in settled.rows[0].reason
+
+    def test_a_sibling_in_the_table_does_not_keep_it_out(self) -> None:
+        settled = settle_appended([ROW], [Seen(HERE, 7), Seen(HERE, 12)], {(HERE, 7)}, 5, {HERE})
+        assert settled.allowed == {(HERE, 12)}
+        assert states(settled.rows) == [(11, "written", 1)]

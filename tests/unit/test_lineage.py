@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,11 @@ class TestOrder:
             [_step("a.m", "f.t"), _step("f.t#web", "stage.w"), _step("f.t#shop", "stage.s")]
         )
         assert [definition.topic for definition in found] == ["f.t#shop", "f.t#web", "a.m"]
+
+    def test_shards_come_in_the_order_of_their_numbers(self) -> None:
+        shards = replace(_step("f.t", "stage.w"), shards=12, shard_by="k").dealt()
+        assert order(reversed(shards)) == shards
+        assert [shard.topic for shard in shards] == [f"f.t:{number}" for number in range(12)]
 
     def test_a_circle_is_named_all_around(self) -> None:
         with pytest.raises(LineageCycle, match=r"in a circle: a\.a → b\.b → c\.c → a\.a"):
@@ -154,12 +160,17 @@ class TestSelectors:
         _step("fact.orders#shop", "stage.orders"),
         _step("fact.hours", "fact.orders"),
         _step("mart.days", "stage.other", unwaited=("fact.hours",)),
+        *replace(_step("shop.s#a", "stage.x"), shards=2, shard_by="k").dealt(),
     )
 
     @pytest.mark.parametrize(
         ("selectors", "topics"),
         [
-            ([], "fact.orders#web fact.orders#shop fact.hours mart.days"),
+            ([], "fact.orders#web fact.orders#shop fact.hours mart.days shop.s#a:0 shop.s#a:1"),
+            (["shop.s"], "shop.s#a:0 shop.s#a:1"),
+            (["shop.s#a"], "shop.s#a:0 shop.s#a:1"),
+            (["shop.s#a:*"], "shop.s#a:0 shop.s#a:1"),
+            (["shop.s#a:1"], "shop.s#a:1"),
             (["fact.hours"], "fact.hours"),
             (["fact.orders"], "fact.orders#web fact.orders#shop"),
             (["fact.orders#web"], "fact.orders#web"),

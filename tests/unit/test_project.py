@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.errors import ProjectError, WrongUse
 from tidegate.model.duration import HOUR
-from tidegate.model.lineage import Definition, Processor
+from tidegate.model.lineage import Definition, Processor, Shard
 from tidegate.project import Project, find_project, load_project
 
 VIEW = "SELECT o.pos, o.id, o.amount FROM stage.orders o WHERE block(o.pos, o.id)"
@@ -97,7 +97,20 @@ class TestFields:
         ("field", "message"),
         [
             ("tabel: x", "unknown key; an entry may have: table, depends_on"),
-            ("shards: 4", "unknown key"),
+            ("shards: 4", "needs shard_by: the column of the base table"),
+            ("shard_by: k", "needs shards: how many topics"),
+            (
+                "shards: 0\n  shard_by: k",
+                "is not a number of shards; write a whole one from 1 to 64",
+            ),
+            ("shards: 65\n  shard_by: k", "is not a number of shards"),
+            ("shards: many\n  shard_by: k", "is not a number of shards"),
+            ("shard_by: 'a`b'\n  shards: 4", "is not a column's name"),
+            ("shards: 4\n  shard_by: k\n  keys: k", "does not go with keys"),
+            (
+                "after: SELECT 1 FROM fact.orders WHERE block(pos, id)\n  shards: 4\n  shard_by: k",
+                "calls block(), which does not go with shards",
+            ),
             ("history: true", "is reserved for a later version"),
             ("user: me", "is kept by Tidegate"),
             ("updated_at: now", "is kept by Tidegate"),
@@ -204,7 +217,26 @@ class TestNames:
             _load(tmp_path, ENTRY.replace("fact.orders", "fact.orders:3"), orders=VIEW)
         )
         assert (line, field) == (1, "table")
-        assert "shards come in a later version; write the topic without :3" in message
+        assert "write fact.orders once, with shards: and shard_by:" in message
+
+    def test_shards_make_topics_that_share_an_entry(self, tmp_path: Path) -> None:
+        entry = ENTRY.replace("fact.orders", "'fact.orders#web'")
+        project = _load(tmp_path, f"{entry}  shards: 3\n  shard_by: k\n", orders=VIEW)
+        assert project.problems == ()
+        topics = [f"fact.orders#web:{number}" for number in range(3)]
+        assert list(project.definitions) == list(project.entries) == topics
+        shards = [definition.shard for definition in project.definitions.values()]
+        assert shards == [Shard("k", number, 3) for number in range(3)]
+        assert all(definition.tagged for definition in project.definitions.values())
+
+    @pytest.mark.parametrize("processor", ["reload", "source"])
+    def test_only_a_step_has_shards(self, tmp_path: Path, processor: str) -> None:
+        lineage = f"{ENTRY}  processor: {processor}\n  shards: 2\n  shard_by: k\n"
+        told = _told(_load(tmp_path, lineage, orders="SELECT k FROM stage.orders"))
+        message = f"does not go with processor: {processor}"
+        assert ("lineage.yaml", 5, "shards") in {
+            (file, line, field) for file, line, field, what in told if message in what
+        }
 
     @pytest.mark.parametrize(
         "name",

@@ -167,6 +167,27 @@ class TestProblems:
     ) -> None:
         assert _problems(tmp_path, text) == [("tidegate.toml", line, field)]
 
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('[lake]\npath = "s3a://b/x"', "must start with s3://, for Spark too"),
+            ('[lake]\npath = "s3://"', "must be s3://bucket or s3://bucket/prefix"),
+            ('[lake]\npath = "s3://who:secret@b/x"', "must be s3://bucket or s3://bucket/prefix"),
+            ('[lake.s3]\nendpoint = "host:9000"', "must start with http:// or https://"),
+            ('[lake.s3]\nendpoint = "http://who:secret@host"', "hold no credentials"),
+            ('[lake.s3]\nsecret = "x"', "unknown key"),
+        ],
+    )
+    def test_an_address_of_s3_is_judged_and_its_secrets_are_not_repeated(
+        self, tmp_path: Path, text: str, message: str
+    ) -> None:
+        with pytest.raises(ProjectError) as refused:
+            _load(tmp_path, text)
+        (problem,) = refused.value.problems
+        assert problem.line == 2
+        assert message in problem.message
+        assert "secret" not in problem.message
+
     def test_a_folder_in_place_of_the_file_is_a_problem(self, tmp_path: Path) -> None:
         (tmp_path / "tidegate.toml").mkdir()
         with pytest.raises(ProjectError, match="cannot be read: Is a directory"):

@@ -11,17 +11,21 @@ BLOCK = "FROM stage.orders o WHERE block(o.pos, o.id)"
 GROUPS = "SELECT customer_id FROM stage.orders WHERE block(pos, id)"
 
 
-def _findings(text: str, *, keyed: bool = False, **others: str) -> list[Finding]:
+def _findings(
+    text: str, *, keyed: bool = False, sharded: bool = False, **others: str
+) -> list[Finding]:
     texts = {"fact": text, **others}
     views = {name: read_view(name, body) for name, body in texts.items()}
-    return step_findings("fact", views, base="stage.orders", pos="pos", id="id", keyed=keyed)
+    return step_findings(
+        "fact", views, base="stage.Orders", pos="pos", id="id", keyed=keyed, sharded=sharded
+    )
 
 
 def _refused(text: str, *, keyed: bool = True, **others: str) -> list[tuple[str, int, str]]:
     """View, line and what is said to stand over a block."""
     return [
         (finding.view, finding.line, finding.message.partition(" over a block: ")[0])
-        for finding in _findings(text, keyed=keyed, **others)
+        for finding in _findings(text, keyed=keyed, sharded=False, **others)
         if " over a block: " in finding.message
     ]
 
@@ -40,7 +44,7 @@ class TestReadingThroughBlock:
     def test_without_block_the_base_is_named_at_its_line(self) -> None:
         (finding,) = _findings("SELECT o.pos, o.id\nFROM Stage.Orders o WHERE upto(o.pos, o.id)")
         assert (finding.view, finding.line) == ("fact", 2)
-        assert "does not read stage.orders through block()" in finding.message
+        assert "does not read stage.Orders through block()" in finding.message
         assert "whole table" in finding.message
 
     def test_without_the_base_at_all_it_is_the_first_line(self) -> None:
@@ -486,3 +490,33 @@ class TestFreeAggregates:
             "SELECT max(pos) pos, max(id) id FROM r"
         )
         assert _refused(text) == [("fact", 1, "max()")]
+
+
+class TestShards:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"SELECT o.pos, o.id {BLOCK}",
+            "SELECT pos, id FROM STAGE.orders WHERE block(pos, id)",
+            "SELECT pos, id FROM stage.orders WHERE block(orders.pos, stage.orders.id)",
+            "SELECT o.pos, o.id FROM stage.x JOIN stage.orders o ON block(o.pos, o.id)",
+            "WITH o AS (SELECT * FROM stage.orders WHERE block(pos, id)) SELECT pos, id FROM o",
+        ],
+    )
+    def test_block_on_the_base_itself_can_be_dealt(self, text: str) -> None:
+        assert _findings(text, sharded=True) == []
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "SELECT pos, id\nFROM (SELECT * FROM stage.orders) o WHERE block(pos, id)",
+            "WITH o AS (SELECT * FROM stage.orders)\nSELECT pos, id FROM o WHERE block(pos, id)",
+            "SELECT o.pos, o.id FROM stage.orders o\nJOIN stage.x x ON block(x.pos, o.id)",
+            "SELECT pos + 0 AS pos, id FROM stage.orders\nWHERE block(pos + 0, id)",
+        ],
+    )
+    def test_block_on_anything_else_cannot(self, text: str) -> None:
+        messages = {finding.message: finding.line for finding in _findings(text, sharded=True)}
+        (message,) = (message for message in messages if message.startswith("with shards"))
+        assert messages[message] == 2
+        assert not any("with shards" in finding.message for finding in _findings(text))

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.model.lineage import Shard
 from tidegate.model.viewtext import (
     ViewCycleError,
     ViewSyntaxError,
     ViewText,
+    dealt,
     pinned,
     reachable,
     read_view,
@@ -486,3 +488,34 @@ def test_tables_read_names_view_and_line_of_the_first_mention() -> None:
 )
 def test_a_table_is_read_through_a_view_instead(text: str, expected: str) -> None:
     assert redirected(text, "fact.o", "v") == expected
+
+
+class TestShards:
+    @pytest.mark.parametrize(
+        ("call", "qualifier", "rest"),
+        [
+            ("block(o.pos, o.id)", "o.", ""),
+            ("Block (\n  pos -- the time\n, id)", "", " AND amount > (1)"),
+            ("`block`(`o`.`pos`, o.id, typeof(o.pos))", "`o`.", " OR upto(o.pos, o.id)"),
+            ("block(stage . orders . pos, id)", "stage . orders . ", ""),
+        ],
+    )
+    def test_block_is_true_for_the_rows_of_one_shard(
+        self, call: str, qualifier: str, rest: str
+    ) -> None:
+        head = "SELECT o.pos, o.id -- block(x, y)\nFROM stage.orders o WHERE NOT "
+        condition = f"pmod(xxhash64({qualifier}`customer id`), 4) = 3"
+        assert dealt(f"{head}{call}{rest}", Shard("customer id", 3, 4)) == (
+            f"{head}({call} AND {condition}){rest}"
+        )
+
+    def test_each_call_is_dealt_and_then_typed_and_pinned(self) -> None:
+        text = "SELECT pos, id FROM a.b WHERE block(pos, id) UNION ALL SELECT pos, id FROM a.b x "
+        text += "WHERE block(x.pos, x.id)"
+        edited = typed(pinned(dealt(text, Shard("k", 0, 2)), {"a.b": 7}))
+        assert edited == (
+            "SELECT pos, id FROM a.b VERSION AS OF 7 WHERE"
+            " (block(pos, id, typeof(pos)) AND pmod(xxhash64(`k`), 2) = 0)"
+            " UNION ALL SELECT pos, id FROM a.b VERSION AS OF 7 x WHERE"
+            " (block(x.pos, x.id, typeof(x.pos)) AND pmod(xxhash64(x.`k`), 2) = 0)"
+        )

@@ -62,6 +62,8 @@ def _rows(parts: Parts, spark: SparkHost, asked: Asked) -> Iterator[DataFrame]:
     offset = parts.store.offsets.get(definition.topic) or Offset(definition.topic, START)
     after = _position("--last", asked.last) or offset.last
     upto = _position("--next", asked.next) or offset.next or Position(GREATEST // 1000, GREATEST)
+    if asked.topic != definition.topic:
+        definition = definition.whole()
     bench = Workbench(parts.tables)
     block = Block(after, upto, 0, offset.seq + 1, False, 0, 0)
     session = spark.fresh()
@@ -90,7 +92,9 @@ def _user_of(parts: Parts, name: str, topic: str | None) -> Definition:
         if name in definition.views and definition.processor is not Processor.SOURCE
     ]
     if topic is not None:
-        users = [definition for definition in users if definition.topic == topic]
+        users = [
+            definition for definition in users if topic in (definition.topic, definition.entry)
+        ]
     if not users:
         raise WrongUse(f"no topic{f' {topic}' if topic else ''} uses the view {name}")
     return users[0]

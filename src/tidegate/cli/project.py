@@ -15,8 +15,9 @@ from tidegate.cli.output import Json, print_json
 if TYPE_CHECKING:
     from tidegate.engine.looks import Tables
     from tidegate.errors import Problem
-    from tidegate.model.lineage import Changes
+    from tidegate.model.lineage import Changes, Definition
     from tidegate.model.plan import Look
+    from tidegate.ports import Store
     from tidegate.project import Project
     from tidegate.wiring import Parts
 
@@ -92,16 +93,16 @@ def _row(problem: Problem) -> dict[str, object]:
 
 def _in_lake(project: Project) -> list[Problem]:
     """Hold the tables that nobody here builds against the lake and the store's memory."""
-    from tidegate.engine.looks import Tables
     from tidegate.errors import LakeError, Problem, StoreError
     from tidegate.model.lineage import Processor
-    from tidegate.project.rules import lake_problems
+    from tidegate.project.rules import lake_problems, shard_problems
     from tidegate.runtime import RealRuntime
     from tidegate.settings import FILE
+    from tidegate.wiring import open_lake
 
     entries, definitions = project.entries, project.definitions
     built = {d.table for d in definitions.values() if d.processor is not Processor.SOURCE}
-    tables = Tables(project.settings.lake_path, RealRuntime().now)
+    tables = open_lake(project.settings, RealRuntime())
     looks: dict[str, Look | LakeError] = {}
     for table in {table for d in definitions.values() for table in d.listed} - built:
         source = definitions.get(table)
@@ -109,13 +110,16 @@ def _in_lake(project: Project) -> list[Problem]:
             looks[table] = _glance(tables, table, *((source.pos, source.id) if source else ()))
         except LakeError as error:
             looks[table] = error
+    dealt = {d.base for d in definitions.values() if d.shard and d.depends_on}
+    columns = {table: _columns(tables, table) for table in dealt}
+    undealt = shard_problems(entries, definitions, columns)
     problems = lake_problems(entries, definitions, looks, seen=())
     if not problems:
-        return []
+        return undealt
     try:
-        return lake_problems(entries, definitions, looks, _seen(project))
+        return [*undealt, *lake_problems(entries, definitions, looks, _seen(project))]
     except StoreError as error:
-        return [*problems, Problem(FILE, 0, "store.url", str(error))]
+        return [*undealt, *problems, Problem(FILE, 0, "store.url", str(error))]
 
 
 def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Look:
@@ -127,6 +131,16 @@ def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Loo
     if found is None:
         return Look(table, 0, exists=False)
     return Look(table, 0, positioned=position_columns(found, pos, id) is not None)
+
+
+def _columns(tables: Tables, table: str) -> list[str]:
+    """Name the columns of a table; of one that cannot be read, none: its look says why."""
+    from tidegate.errors import LakeError
+
+    try:
+        return tables.column_names(table)
+    except LakeError:
+        return []
 
 
 def _seen(project: Project) -> list[str]:
@@ -172,13 +186,46 @@ def apply(
 
 
 def changes_of(parts: Parts) -> Changes:
-    """Compare the project with the store."""
+    """Compare the project with the store; raises ProjectError where positions would not fit it."""
     from tidegate.model.lineage import difference
 
     applied = {
         topic: applied.definition for topic, applied in parts.store.lineages.current().items()
     }
-    return difference(applied, parts.project.definitions)
+    changes = difference(applied, parts.project.definitions)
+    _require_fitting_shards(parts, changes)
+    return changes
+
+
+def _require_fitting_shards(parts: Parts, changes: Changes) -> None:
+    """Refuse other shards over a table whose topics have taken rows already."""
+    from tidegate.errors import ProjectError
+    from tidegate.model.failed import FailedState
+    from tidegate.model.resharding import misfit
+
+    changed = {definition.entry: definition for definition in (*changes.added, *changes.new)}
+    if not changed:
+        return
+    offsets = parts.store.offsets.all()
+    counts = parts.store.failures.counts()
+    waiting = {topic: states.get(FailedState.WAITING, 0) for topic, states in counts.items()}
+    problems = []
+    for definition in changed.values():
+        before = _last_applied(parts.store, definition.entry, offsets)
+        message = misfit(before, definition, offsets, waiting) if before else ""
+        if message:
+            entry = parts.project.entries[definition.topic]
+            problems.append(entry.problem("shards", message))
+    if problems:
+        raise ProjectError(problems)
+
+
+def _last_applied(store: Store, entry: str, topics: Iterable[str]) -> Definition | None:
+    """Give the definition of an entry that was applied last, of one that was removed too."""
+    own = [topic for topic in topics if topic.partition(":")[0] == entry]
+    versions = [applied for topic in own for applied in store.lineages.history(topic)]
+    newest = max(versions, key=lambda applied: applied.updated_at, default=None)
+    return newest.definition if newest else None
 
 
 def apply_changes(parts: Parts, changes: Changes) -> None:

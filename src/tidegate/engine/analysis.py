@@ -27,6 +27,9 @@ def analyse(
     for definition in definitions.values():
         if definition.processor is Processor.SOURCE:
             continue
+        if definition.shard and definition.shard.number > 0:
+            # What is true of the first shard is true of the others.
+            continue
         if not all(map(tables.exists, definition.listed)):
             continue
         session = spark.fresh()

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.functions import at_positions, millis
 from tidegate.engine.looks import PositionColumns, Tables
-from tidegate.engine.views import read_table
+from tidegate.engine.views import read_base, read_table
 from tidegate.errors import FlowFailed
 from tidegate.model.execution import Work
 from tidegate.model.failed import (
@@ -129,7 +129,8 @@ class SetAside:
         if definition.keys:
             return settle_keyed(waiting, tried, most)
         written = self._written(session, definition, waiting, columns)
-        return settle_appended(waiting, tried, written, most)
+        shared = self._shared(session, definition, waiting)
+        return settle_appended(waiting, tried, written, most, shared)
 
     def _fresh(
         self, work: Work, seen: list[tuple[Seen, bool]], waiting: list[FailedRow]
@@ -157,8 +158,7 @@ class SetAside:
         definition = work.definition
         columns = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
         assert columns is not None
-        path, version = self._tables.path(definition.base), versions.get(definition.base)
-        table = read_table(session, path, version)
+        table = read_base(session, self._tables, definition, versions)
         entity = f"to_json(struct({', '.join(f'`{name}`' for name in table.columns)}))"
         found = (
             _at(table, columns, raised.keys())
@@ -209,6 +209,27 @@ class SetAside:
             .collect()
         )
         return {(Position(row[_POS], row[_ID]), row[_HASH]) for row in found}
+
+    def _shared(
+        self, session: SparkSession, definition: Definition, waiting: list[FailedRow]
+    ) -> set[Position]:
+        """Find the positions at which the base has rows of other shards too."""
+        if not waiting or definition.shard is None or definition.tagged:
+            return set()
+        columns = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
+        assert columns is not None
+        table = read_table(session, self._tables.path(definition.base))
+        found = (
+            _at(table, columns, {row.position for row in waiting})
+            .where(f"NOT ({definition.shard.condition()})")
+            .selectExpr(
+                f"{millis(columns.kind, f'`{columns.pos}`')} AS {_POS}",
+                f"CAST(`{columns.id}` AS BIGINT) AS {_ID}",
+            )
+            .distinct()
+            .collect()
+        )
+        return {Position(row[_POS], row[_ID]) for row in found}
 
     def _require_few(self, work: Work, fresh: list[FailedRow]) -> None:
         definition = work.definition

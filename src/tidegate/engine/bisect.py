@@ -12,7 +12,7 @@ from tidegate.engine.failures import blames_a_row, sentence
 from tidegate.engine.functions import Reach
 from tidegate.engine.lake import positions
 from tidegate.engine.looks import Tables
-from tidegate.engine.views import Workbench, read_table
+from tidegate.engine.views import Workbench, read_base
 from tidegate.errors import FlowFailed
 from tidegate.model.execution import Work
 from tidegate.model.position import Position
@@ -159,5 +159,5 @@ class Bisection:
         definition = self._work.definition
         columns = self._tables.columns(definition.base, definition.base_pos, definition.base_id)
         assert columns is not None
-        path, version = self._tables.path(definition.base), self._versions.get(definition.base)
-        return positions(read_table(self._session, path, version), columns, last, next)
+        table = read_base(self._session, self._tables, definition, self._versions)
+        return positions(table, columns, last, next)

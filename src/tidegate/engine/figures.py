@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tidegate.engine.looks import Tables
 from tidegate.engine.views import read_table
@@ -22,6 +24,11 @@ def figures_of(
     rows = read_table(session, tables.path(definition.table), version)
     if definition.tagged:
         rows = rows.where(f"`{TOPIC_COLUMN}` = '{definition.topic}'")
+    if definition.shard:
+        # Other shards have rows at these positions too; a commit only adds files of its own.
+        paths = (unquote(file["path"]) for file in tables.added(definition.table, version))
+        names = [path.rpartition("/")[2] for path in paths]
+        rows = rows.where(F.col("_metadata.file_name").isin(names))
     if definition.processor is Processor.STEP:
         pos, id = f"`{definition.pos}`", f"`{definition.id}`"
         rows = rows.where(f"block({pos}, {id}, typeof({pos}))")

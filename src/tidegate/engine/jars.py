@@ -20,13 +20,13 @@ from pathlib import Path
 from tidegate.engine.java import find_java
 from tidegate.errors import SetupError
 
-SPARK = "spark"
-"""The set that Spark needs beside its own jars."""
+SPARK, S3 = "spark", "s3"
+"""The sets that Spark needs beside its own jars, and that one with a lake on S3 needs besides."""
 
 
-def spark_jars() -> list[Path]:
+def spark_jars(*, s3: bool = False) -> list[Path]:
     """Give the jars for Spark's class path."""
-    return jars_of(SPARK)
+    return [jar for conf in (SPARK, S3)[: 1 + s3] for jar in jars_of(conf)]
 
 
 def jars_of(conf: str) -> list[Path]:

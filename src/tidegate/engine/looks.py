@@ -47,9 +47,13 @@ class PositionColumns:
 class Tables:
     """The Delta tables of a lake, one folder a table below one a database."""
 
-    def __init__(self, lake: str, now: Callable[[], int]) -> None:
+    def __init__(
+        self, lake: str, now: Callable[[], int], options: Mapping[str, str] | None = None
+    ) -> None:
         self._lake = lake.rstrip("/")
         self._now = now
+        self._options = dict(options or {})
+        """How to reach a lake that is not a folder."""
 
     def path(self, table: str) -> str:
         """Give the place of a table: `<lake>/<db>/<table>`."""
@@ -60,7 +64,7 @@ class Tables:
         """Open a table at its newest version; None when there is none."""
         path = self.path(table)
         try:
-            return DeltaTable(path)
+            return DeltaTable(path, storage_options=self._options)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -139,7 +143,7 @@ class Tables:
 
     def added(self, table: str, version: int) -> list[Mapping[str, Any]]:
         """Give the files that a commit added, as it wrote them down."""
-        handler = DeltaStorageHandler(self.path(table))
+        handler = DeltaStorageHandler(self.path(table), self._options)
         with handler.open_input_file(f"_delta_log/{version:020d}.json") as commit:
             lines = commit.read(commit.size()).splitlines()
         return [json.loads(line)["add"] for line in lines if line.startswith(b'{"add"')]

@@ -46,12 +46,14 @@ class SparkHost:
         pass_fds: Sequence[int] = (),
         *,
         own_catalog: bool = False,
+        s3: bool = False,
     ) -> None:
         self._master = master
         self._conf = dict(conf)
         self._scratch = scratch
         self._pass_fds = tuple(pass_fds)
         self._own_catalog = own_catalog
+        self._s3 = s3
         self._root: SparkSession | None = None
         self._remotes: WeakSet[SparkSession] = WeakSet()
         self._tagged: dict[str, list[SparkSession]] = {}
@@ -165,7 +167,7 @@ class SparkHost:
         return SparkSession(context)
 
     def _settings(self) -> dict[str, str]:
-        class_path = os.pathsep.join(str(jar) for jar in spark_jars())
+        class_path = os.pathsep.join(str(jar) for jar in spark_jars(s3=self._s3))
         cores = os.cpu_count() or 2
         settings = {
             "spark.master": self._master,

@@ -14,7 +14,7 @@ from tidegate.errors import FlowFailed
 from tidegate.model.execution import Block
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.statements import statement_tables, statements
-from tidegate.model.viewtext import pinned, read_view, tables_read, typed, typed_statement
+from tidegate.model.viewtext import dealt, pinned, read_view, tables_read, typed, typed_statement
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE"})
 
@@ -69,7 +69,8 @@ class Workbench:
         pins = {name.lower(): version for name, version in versions.items()}
         for name, view in texts.items():
             arguments = {key: definition.vars[key] for key in view.parameters}
-            frame = session.sql(typed(pinned(view.text, pins)), args=arguments or None)
+            own = dealt(view.text, definition.shard) if definition.shard else view.text
+            frame = session.sql(typed(pinned(own, pins)), args=arguments or None)
             frame.createOrReplaceTempView(f"`{name}`")
         frames = [session.table(f"`{name}`") for name in definition.transforms]
         return reduce(lambda above, below: above.unionByName(below), frames)
@@ -121,6 +122,14 @@ def read_table(session: SparkSession, path: str, version: int | None = None) -> 
     if version is not None:
         reader = reader.option("versionAsOf", version)
     return reader.load(path)
+
+
+def read_base(
+    session: SparkSession, tables: Tables, definition: Definition, versions: Mapping[str, int]
+) -> DataFrame:
+    """Read the rows of the base table that are the topic's."""
+    table = read_table(session, tables.path(definition.base), versions.get(definition.base))
+    return table.where(definition.shard.condition()) if definition.shard else table
 
 
 def literal(text: str) -> str:

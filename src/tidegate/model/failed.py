@@ -100,8 +100,12 @@ def settle_appended(
     seen: Iterable[Seen],
     written: Collection[tuple[Position, int]],
     most: int,
+    shared: Collection[Position] = (),
 ) -> Settled:
-    """Judge by position: what the table does not hold yet, no more of it than was set aside."""
+    """Judge by position: what the table does not hold yet, no more of it than was set aside.
+
+    What the table holds at a position that is shared may have come from another shard.
+    """
     by_position: dict[Position, list[FailedRow]] = {}
     for failed in waiting:
         by_position.setdefault(failed.position, []).append(failed)
@@ -112,10 +116,17 @@ def settle_appended(
     rows: list[FailedRow] = []
     allowed: set[tuple[Position, int]] = set()
     for position, failed_rows in by_position.items():
-        new = [r for r in given.get(position, []) if (r.position, r.hash) not in written]
+        # What was set aside is not in the table, even if it holds a row that looks the same.
+        known = {failed.hash for failed in failed_rows}
+        now = given.get(position, [])
+        new = [r for r in now if r.hash in known or (position, r.hash) not in written]
+        why = ""
         if position in in_table and len(new) > len(failed_rows):
             # Its siblings have changed since: nobody can tell which of these is in the table.
             why = f"the view gives other rows for {position} than those already in the table"
+        elif position in shared and len(new) < min(len(now), len(failed_rows)):
+            why = f"the table holds the same row for {position}, maybe from another shard"
+        if why:
             rows += [failed.tried_again(why, most) for failed in failed_rows]
             continue
         allowed |= {(row.position, row.hash) for row in new if row.failed is None}

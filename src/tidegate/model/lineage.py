@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,6 +18,8 @@ DEFAULT_FAILED_ROWS = 1_000
 DEFAULT_RETRIES = 100
 TOPIC_COLUMN = "_topic"
 """The column that a table fed by several topics gets, with the topic of each row."""
+
+MOST_SHARDS = 64
 
 _TABLE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 _TOPIC = re.compile(
@@ -53,10 +55,27 @@ class TopicName:
         shard = found["shard"]
         return cls(found["table"], found["tag"], int(shard) if shard is not None else None)
 
+    def whole(self) -> TopicName:
+        """Name the entry of the lineage that the topic is of."""
+        return replace(self, shard=None)
+
     def __str__(self) -> str:
         tag = f"#{self.tag}" if self.tag is not None else ""
         shard = f":{self.shard}" if self.shard is not None else ""
         return f"{self.table}{tag}{shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of the parts that the rows of a base table are dealt into, by the hash of a column."""
+
+    column: str
+    number: int
+    of: int
+
+    def condition(self, qualifier: str = "") -> str:
+        """Write it in SQL; a NULL has a hash too, so that each row is in one shard."""
+        return f"pmod(xxhash64({qualifier}`{self.column}`), {self.of}) = {self.number}"
 
 
 def is_table(text: str) -> bool:
@@ -92,6 +111,10 @@ class Definition:
     comment: str = ""
     pos: str = "pos"
     id: str = "id"
+    shards: int = 0
+    """How many topics share the rows of the base; 0 when this one has them all."""
+    shard_by: str = ""
+    """The column of the base that says whose a row is."""
     base_pos: str = "pos"
     """What the base table calls its position columns."""
     base_id: str = "id"
@@ -110,6 +133,27 @@ class Definition:
     @cached_property
     def table(self) -> str:
         return TopicName.parse(self.topic).table
+
+    @cached_property
+    def entry(self) -> str:
+        """The topic as the lineage names it, without its shard."""
+        return str(TopicName.parse(self.topic).whole())
+
+    @cached_property
+    def shard(self) -> Shard | None:
+        """The part of the base's rows that are this topic's; None when all are."""
+        number = TopicName.parse(self.topic).shard
+        return None if number is None else Shard(self.shard_by, number, self.shards)
+
+    def dealt(self) -> list[Definition]:
+        """Give the definition of each shard; the one and only where there are none."""
+        if not self.shards:
+            return [self]
+        return [replace(self, topic=f"{self.topic}:{number}") for number in range(self.shards)]
+
+    def whole(self) -> Definition:
+        """Give the definition for the rows of all shards together."""
+        return replace(self, topic=self.entry, shards=0, shard_by="")
 
     @property
     def base(self) -> str:
@@ -158,11 +202,17 @@ def order(definitions: Iterable[Definition]) -> list[Definition]:
     tables, found = _visit(by_table)
     if found:
         raise found[0]
-    return [
-        definition
-        for table in tables
-        for definition in sorted(by_table[table], key=lambda definition: definition.topic)
-    ]
+    return [definition for table in tables for definition in _siblings(by_table[table])]
+
+
+def _siblings(definitions: list[Definition]) -> list[Definition]:
+    return sorted(definitions, key=_in_table) if len(definitions) > 1 else definitions
+
+
+def _in_table(definition: Definition) -> tuple[str, int]:
+    """Order the topics of a table: shard 10 comes behind shard 9."""
+    shard = definition.shard
+    return definition.entry, shard.number if shard else -1
 
 
 def circles(definitions: Iterable[Definition]) -> list[LineageCycle]:
@@ -247,6 +297,7 @@ def difference(applied: Mapping[str, Definition], project: Mapping[str, Definiti
 def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> set[str]:
     """Resolve `fact.orders`, `fact.*`, `+fact.orders` (with all it depends on), `fact.orders+`.
 
+    The name of a table, or of an entry of the lineage, means all of its topics.
     Without a selector all topics are meant. A selector that finds nothing raises ValueError.
     """
     buildable = {t: d for t, d in definitions.items() if d.processor is not Processor.SOURCE}
@@ -257,7 +308,9 @@ def select(definitions: Mapping[str, Definition], selectors: Iterable[str]) -> s
         found = {
             topic
             for topic, definition in buildable.items()
-            if fnmatchcase(topic, pattern) or fnmatchcase(definition.table, pattern)
+            if any(
+                fnmatchcase(name, pattern) for name in (topic, definition.entry, definition.table)
+            )
         }
         if not found:
             names = ", ".join(buildable) or "none"

@@ -16,9 +16,9 @@ A row of b is eligible for t when last < (pos, id) ≤ F(b) and pos < bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
 
 from tidegate.model.duration import MINUTE, SECOND, format_duration
 from tidegate.model.execution import Limits, Offset, OffsetState
@@ -79,10 +79,11 @@ class Facts:
     """The topics for which a person has asked so since they last ran."""
     paused: Mapping[str, str] = field(default_factory=dict)
     """The topics that a person has paused, with who and why."""
+    ordered: Sequence[Definition] = ()
+    """The definitions, each behind those it waits for; found out where it is not given."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableState:
+class TableState(NamedTuple):
     """C and F of a table, and who is to blame for them."""
 
     complete_to: int
@@ -95,13 +96,16 @@ class TableState:
     """The topic with the least C, where topics build the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+Told = str | tuple[Callable[..., str], *tuple[object, ...]]
+"""A sentence, or what it is made of: few of a plan's sentences are ever read."""
+
+
+class Verdict(NamedTuple):
     """What the plan says of one topic."""
 
     topic: str
     due: bool
-    why: str
+    told: Told
     complete_to: int
     held_back_by: str | None = None
     """The table that keeps it from being fresher; None when nothing but time does."""
@@ -109,6 +113,14 @@ class Verdict:
     broken: bool = False
     """It cannot run although it should: something that it had is gone."""
     rows_ahead: int = 0
+
+    @property
+    def why(self) -> str:
+        """Say in words what makes the topic due, or what holds it back."""
+        if isinstance(self.told, str):
+            return self.told
+        write, *about = self.told
+        return write(*about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ def make_plan(facts: Facts) -> Plan:
     verdicts: dict[str, Verdict] = {}
     built: dict[str, list[tuple[Verdict, Offset]]] = {}
     lanes = _lanes(facts)
-    for definition in order(facts.definitions.values()):
+    for definition in facts.ordered or order(facts.definitions.values()):
         if definition.processor is Processor.SOURCE:
             continue
         for dependency in definition.depends_on:
@@ -153,7 +165,7 @@ def make_plan(facts: Facts) -> Plan:
         offset = facts.offsets.get(definition.topic) or Offset(definition.topic, START)
         verdict = _verdict(definition, offset, tables, lanes.get(table), facts)
         if offset.stale:
-            verdict = replace(verdict, why=f"{verdict.why}; {offset.stale}")
+            verdict = verdict._replace(told=f"{verdict.why}; {offset.stale}")
         verdicts[definition.topic] = verdict
         built.setdefault(table, []).append((verdict, offset))
     for table, topics in built.items():
@@ -192,10 +204,10 @@ def _landed(table: str, facts: Facts) -> TableState:
 
 
 def _built(topics: list[tuple[Verdict, Offset]]) -> TableState:
-    (slowest, offset), *others = topics
+    slowest, offset = topics[0]
     frontier = max(offset.last, before(slowest.complete_to))
     newest, exists = offset.last, offset.seq > 0
-    for verdict, offset in others:
+    for verdict, offset in topics[1:]:
         slowest = min(slowest, verdict, key=lambda verdict: verdict.complete_to)
         frontier = min(frontier, max(offset.last, before(verdict.complete_to)))
         newest, exists = max(newest, offset.last), exists or offset.seq > 0
@@ -237,7 +249,7 @@ def _stays(offset: Offset, facts: Facts) -> bool:
     return held or offset.state is OffsetState.STOPPED or offset.topic in facts.paused
 
 
-def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts: Facts) -> str:
+def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts: Facts) -> Told:
     """Say what keeps the topic from running at all, whatever its data; empty if nothing does."""
     if offset.topic in facts.paused:
         return f"paused {facts.paused[offset.topic]}; `tidegate resume {offset.topic}` ends that"
@@ -251,18 +263,22 @@ def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts:
         return ""
     if offset.failures:
         again = offset.run + backoff(offset.failures, definition.repeat_or_default)
-        if facts.now < again:
-            times = "once" if offset.failures == 1 else f"{offset.failures} times"
-            return f"failed {times} ({offset.reason}); tried again at {rfc3339(again)}"
-        return ""
+        return (_failed, offset, again) if facts.now < again else ""
     due_at = offset.run + definition.repeat_or_default
     # A holder that died has moved `run` by its claim, and nothing else: what it began is not done.
     begun = offset.full or offset.block is not None or offset.hostid
-    if facts.now < due_at and not begun:
-        default = ", the default" if definition.repeat is None else ""
-        every = format_duration(definition.repeat_or_default)
-        return f"runs again at {rfc3339(due_at)} (repeat is {every}{default})"
-    return ""
+    return (_resting, definition, due_at) if facts.now < due_at and not begun else ""
+
+
+def _failed(offset: Offset, again: int) -> str:
+    times = "once" if offset.failures == 1 else f"{offset.failures} times"
+    return f"failed {times} ({offset.reason}); tried again at {rfc3339(again)}"
+
+
+def _resting(definition: Definition, due_at: int) -> str:
+    default = ", the default" if definition.repeat is None else ""
+    every = format_duration(definition.repeat_or_default)
+    return f"runs again at {rfc3339(due_at)} (repeat is {every}{default})"
 
 
 def _holder(offset: Offset) -> str:
@@ -343,8 +359,8 @@ def _step(
         return Verdict(offset.topic, True, why, complete_to, limits=limits)
     if first == GREATEST:
         return _fresh(definition, offset, tables, complete_to, ripe)
-    why, by = _held(definition, tables, facts.now, slowest)
-    return Verdict(offset.topic, False, why, complete_to, by, rows_ahead=rows)
+    told, by = _held(definition, tables, facts.now, slowest)
+    return Verdict(offset.topic, False, told, complete_to, by, rows_ahead=rows)
 
 
 def _worth_a_retry(definition: Definition, offset: Offset, facts: Facts) -> str:
@@ -372,22 +388,25 @@ def _first_untaken(offset: Offset, base: TableState, ahead: Ahead | None) -> int
 
 def _held(
     definition: Definition, tables: Mapping[str, TableState], now: int, slowest: str | None
-) -> tuple[str, str | None]:
+) -> tuple[Told, str | None]:
     """Judge a topic whose base has rows that must wait, and name what they wait for."""
     frontier = tables[definition.base].frontier.pos
     ripe = now - (definition.delay or 0)
     if slowest and tables[slowest].complete_to < ripe and tables[slowest].complete_to <= frontier:
-        return _behind(slowest, tables, now), slowest
+        return (_behind, slowest, tables[slowest], now), slowest
     if frontier < ripe:
-        return _behind(definition.base, tables, now), definition.base
+        return (_behind, definition.base, tables[definition.base], now), definition.base
+    return (_young, definition), None
+
+
+def _young(definition: Definition) -> str:
     if not definition.delay:
-        return f"the newest rows of {definition.base} lie in the future", None
+        return f"the newest rows of {definition.base} lie in the future"
     wait = format_duration(definition.delay)
-    return f"the newest rows of {definition.base} are younger than its delay of {wait}", None
+    return f"the newest rows of {definition.base} are younger than its delay of {wait}"
 
 
-def _behind(table: str, tables: Mapping[str, TableState], now: int) -> str:
-    state = tables[table]
+def _behind(table: str, state: TableState, now: int) -> str:
     # Of a table that several topics feed, the one that is late.
     name = state.by or table
     if state.complete_to <= 0:
@@ -406,7 +425,11 @@ def _fresh(
     """Judge a topic that has taken every row of its base: it is as complete as what it waits on."""
     limiting = _slowest(definition.depends_on, tables)
     by = limiting if limiting and tables[limiting].complete_to < ripe else None
-    base = tables[definition.base]
+    told = (_up_to_date, definition, tables[definition.base])
+    return Verdict(offset.topic, False, told, complete_to, by)
+
+
+def _up_to_date(definition: Definition, base: TableState) -> str:
     if base.newest is None:
         why = f"{definition.base} holds no rows yet"
     else:
@@ -414,7 +437,7 @@ def _fresh(
     if base.unread:
         columns = f"{definition.base_pos} or {definition.base_id}"
         why += f"; {base.unread} rows without {columns} are never read"
-    return Verdict(offset.topic, False, why, complete_to, by)
+    return why
 
 
 def _reload(
@@ -437,10 +460,12 @@ def _reload(
             offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits
         )
     by = slowest if slowest and tables[slowest].complete_to <= complete_to else None
+    return Verdict(offset.topic, False, (_unchanged, offset.run), complete_to, by)
+
+
+def _unchanged(since: int | None) -> str:
     why = "up to date: nothing that it reads has changed"
-    if offset.run is not None:
-        why += f" since {rfc3339(offset.run)}"
-    return Verdict(offset.topic, False, why, complete_to, by)
+    return why if since is None else f"{why} since {rfc3339(since)}"
 
 
 def _changed(definition: Definition, offset: Offset, facts: Facts, tables: Iterable[str]) -> str:
@@ -463,5 +488,7 @@ def _changed(definition: Definition, offset: Offset, facts: Facts, tables: Itera
     return ""
 
 
-def _slowest(names: Iterable[str], tables: Mapping[str, TableState]) -> str | None:
+def _slowest(names: Sequence[str], tables: Mapping[str, TableState]) -> str | None:
+    if len(names) < 2:
+        return names[0] if names else None
     return min(names, key=lambda name: (tables[name].complete_to, name), default=None)

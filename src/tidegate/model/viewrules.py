@@ -44,7 +44,14 @@ class Finding:
 
 
 def step_findings(
-    view: str, views: Mapping[str, ViewText], *, base: str, pos: str, id: str, keyed: bool
+    view: str,
+    views: Mapping[str, ViewText],
+    *,
+    base: str,
+    pos: str,
+    id: str,
+    keyed: bool,
+    sharded: bool = False,
 ) -> list[Finding]:
     """What is wrong with `view` as a transform of a Step that reads `base` block by block."""
     readings = {name.lower(): _reading(views[name]) for name in reachable([view], views)}
@@ -54,6 +61,12 @@ def step_findings(
     return [
         *_not_by_block(top, readings.values(), base),
         *(finding for reading in readings.values() for finding in _wrong_arguments(reading)),
+        *(
+            finding
+            for reading in readings.values()
+            if sharded
+            for finding in _not_dealt(reading, base)
+        ),
         *_wrong_positions(top, (pos, id), keyed),
         *rows.findings,
     ]
@@ -120,6 +133,32 @@ def _wrong_arguments(reading: _Reading) -> Iterator[Finding]:
                 reading.line(call),
                 f"{name}() takes its arguments without names, as in {name}(o.pos, o.id)",
             )
+
+
+def _not_dealt(reading: _Reading, base: str) -> Iterator[Finding]:
+    """Whose a row is, is told by a column beside its position: both must be the base's own."""
+    for call in block_calls(reading.root):
+        if call.name.lower() == "block" and not _is_on(call, base):
+            yield reading.finding(
+                reading.line(call),
+                f"with shards, block() takes the position columns of {base} as they are, in the "
+                f"SELECT that names {base} in its FROM or JOIN: block(o.pos, o.id)",
+            )
+
+
+def _is_on(call: exp.Anonymous, base: str) -> bool:
+    column = call.expressions[0] if call.expressions else None
+    select = call.find_ancestor(exp.Select)
+    if not isinstance(column, exp.Column) or select is None:
+        return False
+    qualifier = ".".join(part.name for part in column.parts[:-1]).lower()
+    relations = [node for node in _own(select) if isinstance(node, exp.Table)]
+    named = ((node, ".".join(part.name for part in node.parts).lower()) for node in relations)
+    bases = [(node.alias.lower(), name) for node, name in named if name == base.lower()]
+    return any(
+        not qualifier or qualifier == alias or (not alias and f".{name}".endswith(f".{qualifier}"))
+        for alias, name in bases
+    )
 
 
 def _wrong_positions(top: _Reading, names: Sequence[str], keyed: bool) -> Iterator[Finding]:

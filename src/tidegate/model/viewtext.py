@@ -10,6 +10,8 @@ from itertools import pairwise
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse, tokenize
 
+from tidegate.model.lineage import Shard
+
 # sqlglot warns on stderr about statements it only half understands; we refuse those in words.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
@@ -148,12 +150,36 @@ def typed(text: str) -> str:
 
 def typed_statement(text: str) -> str:
     """Do the same to a statement of `before` or `after`, which may be anything that Spark runs."""
-    calls = {
-        name.start
-        for name, opening in pairwise(_tokens(text))
-        if name.text.lower() in BLOCK_FUNCTIONS and opening.token_type is TokenType.L_PAREN
-    }
+    calls = {name.start for name in _called(text) if name.text.lower() in BLOCK_FUNCTIONS}
     return _typed_at(text, calls)
+
+
+def calls_block(text: str) -> bool:
+    """Tell whether block() is called in statements of any kind."""
+    return any(name.text.lower() == "block" for name in _called(text))
+
+
+def _called(text: str) -> Iterator[Token]:
+    for name, opening in pairwise(_tokens(text)):
+        if opening.token_type is TokenType.L_PAREN:
+            yield name
+
+
+def dealt(text: str, shard: Shard) -> str:
+    """Let block(o.pos, o.id) be true for the rows of one shard only, by that same `o`."""
+    calls = {
+        position(call) for call in block_calls(parse_view(text)) if call.name.lower() == "block"
+    }
+    tokens = tokenize(text, read=DIALECT)
+    inserts: dict[int, str] = {}
+    for index, token in enumerate(tokens):
+        if token.start not in calls:
+            continue
+        pos = _arguments(tokens, index)[0]
+        qualifier = text[pos[0].start : pos[-1].start]
+        inserts[token.start] = "("
+        inserts[_closing(tokens, index).end + 1] = f" AND {shard.condition(qualifier)})"
+    return _with_inserts(text, inserts, 0, len(text))
 
 
 def _typed_at(text: str, calls: set[int]) -> str:
@@ -445,6 +471,16 @@ def _arguments(tokens: Sequence[Token], call: int) -> list[list[Token]]:
         if token.token_type in _OPENING:
             depth += 1
     return [argument for argument in arguments if argument]
+
+
+def _closing(tokens: Sequence[Token], call: int) -> Token:
+    """The parenthesis that ends the call whose name is the token at `call`."""
+    depth = 0
+    for token in tokens[call + 1 :]:
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth == 0:
+            return token
+    raise ValueError("a call without an end does not parse")
 
 
 def _is_named(argument: Sequence[Token]) -> bool:

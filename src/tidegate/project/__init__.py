@@ -28,6 +28,7 @@ class Project:
     settings: Settings
     definitions: Mapping[str, Definition]
     entries: Mapping[str, Entry]
+    """By topic; shards share theirs."""
     views: Mapping[str, ViewText]
     problems: tuple[Problem, ...]
     """All that is wrong, warnings included."""
@@ -91,7 +92,9 @@ def load_project(folder: Path) -> Project:
         problems += entry_problems(entry, definitions[topic], views, variables)
     problems += lineage_problems(entries, definitions)
     found = tuple(sorted(set(problems)))
-    return Project(settings, definitions, entries, views.texts, found, configured)
+    dealt = {shard.topic: shard for one in definitions.values() for shard in one.dealt()}
+    owners = {topic: entries[definition.entry] for topic, definition in dealt.items()}
+    return Project(settings, dealt, owners, views.texts, found, configured)
 
 
 def _read_lineage(folder: Path) -> tuple[dict[str, Entry], list[Problem]]:
@@ -175,6 +178,8 @@ def _definition(entry: Entry, views: Mapping[str, ViewText], settings: Settings)
         pos=entry.get("pos") or "pos",
         id=entry.get("id") or "id",
         worker_tags=entry.get("worker_tags"),
+        shards=entry.get("shards"),
+        shard_by=entry.get("shard_by"),
         views={name: views[name].text for name in names},
         vars={name: value for name, value in settings.vars.items() if name in used},
     )

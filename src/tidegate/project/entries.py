@@ -17,6 +17,7 @@ from tidegate.model.lineage import (
     DEFAULT_FAILED_ROWS,
     DEFAULT_MAXSTEP,
     DEFAULT_RETRIES,
+    MOST_SHARDS,
     Processor,
     TopicName,
     is_table,
@@ -193,7 +194,8 @@ def _topic(value: Any) -> str:
     name = TopicName.parse(_text(value))
     if name.shard is not None:
         raise ValueError(
-            f"{value!r}: shards come in a later version; write the topic without :{name.shard}"
+            f"{value!r}: shards are not entries of their own; write {name.whole()}"
+            " once, with shards: and shard_by:"
         )
     return str(name)
 
@@ -274,6 +276,10 @@ def _failed_rows(value: Any) -> int:
 
 def _retries(value: Any) -> int:
     return _count(value, "tries", 0, 2**31 - 1, DEFAULT_RETRIES)
+
+
+def _shards(value: Any) -> int:
+    return _count(value, "shards", 1, MOST_SHARDS, 0)
 
 
 def _count(value: Any, of: str, least: int, most: int, default: int) -> int:
@@ -358,4 +364,6 @@ _FIELDS: dict[str, _Field] = {
     "pos": _Field(_column, "pos"),
     "id": _Field(_column, "id"),
     "worker_tags": _Field(_names, ()),
+    "shards": _Field(_shards, 0),
+    "shard_by": _Field(_column, ""),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,6 +23,7 @@ from tidegate.model.viewtext import (
     ViewCycleError,
     ViewSyntaxError,
     ViewText,
+    calls_block,
     reachable,
     read_view,
     tables_read,
@@ -33,7 +34,7 @@ _LARGEST_VIEW = 1_000_000
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NOT_FOR_SOURCES = (
     *("depends_on", "unwaited", "transforms", "keys", "deleted", "checks", "before", "after"),
-    *("partition_by", "cluster_by", "properties", "columns"),
+    *("partition_by", "cluster_by", "properties", "columns", "shards", "shard_by"),
 )
 
 
@@ -167,16 +168,39 @@ def _fields(entry: Entry, definition: Definition) -> Iterator[tuple[str, str]]:
         yield "cluster_by", "does not go with partition_by; use one of them"
     if definition.processor is Processor.RELOAD and definition.keys:
         yield "keys", "does not go with processor: reload, which writes the whole table anew"
+    yield from _shards(entry, definition)
     for name in ("before", "after"):
         try:
             statements(entry.get(name))
         except ValueError as error:
             yield name, str(error)
+            continue
+        if definition.shards and calls_block(entry.get(name)):
+            message = (
+                "calls block(), which does not go with shards: outside of a view it is true for"
+                " the rows of all of them"
+            )
+            yield name, message
     for name, condition in definition.checks.items():
         if not _is_condition(condition):
             yield "checks", f"{name}: {condition!r} does not read as one condition in SQL"
     if definition.deleted and not _is_condition(definition.deleted):
         yield "deleted", f"{definition.deleted!r} does not read as one condition in SQL"
+
+
+def _shards(entry: Entry, definition: Definition) -> Iterator[tuple[str, str]]:
+    """Judge what goes with shards."""
+    if definition.shard_by and entry.lacks("shards"):
+        yield "shard_by", "needs shards: how many topics the rows are dealt to"
+    if not definition.shards:
+        return
+    if entry.lacks("shard_by"):
+        yield "shards", "needs shard_by: the column of the base table that says whose a row is"
+    if definition.processor is Processor.RELOAD:
+        yield "shards", "does not go with processor: reload, which writes the whole table anew"
+    if definition.keys:
+        message = "does not go with keys: the newest row of a key could be in another shard"
+        yield "shards", message
 
 
 def _is_condition(text: str) -> bool:
@@ -215,6 +239,7 @@ def _step_problems(
             pos=definition.pos,
             id=definition.id,
             keyed=bool(definition.keys),
+            sharded=bool(definition.shards),
         )
         for finding in findings:
             yield views.problem(finding.view, finding.line, "", finding.message)
@@ -375,6 +400,23 @@ def lake_problems(
                 entry = entries[topic]
                 line = entry.lines.get(field, entry.line)
                 problems.append(Problem(entry.file, line, field, message, in_lake=True))
+    return problems
+
+
+def shard_problems(
+    entries: Mapping[str, Entry],
+    definitions: Mapping[str, Definition],
+    columns: Mapping[str, Collection[str]],
+) -> list[Problem]:
+    """Require that bases which are in the lake have the columns that their rows are dealt by."""
+    problems: list[Problem] = []
+    for topic, definition in definitions.items():
+        names = columns.get(definition.base) if definition.shard and definition.depends_on else None
+        if names and definition.shard_by.lower() not in {name.lower() for name in names}:
+            entry = entries[topic]
+            line = entry.lines.get("shard_by", entry.line)
+            message = f"{definition.base} has no column {definition.shard_by}"
+            problems.append(Problem(entry.file, line, "shard_by", message, in_lake=True))
     return problems
 
 

@@ -388,11 +388,12 @@ class Executor:
 
 def reads_alike(one: Definition, other: Definition) -> bool:
     """Tell whether the bounds of a block mean the same rows to both."""
-    return (one.processor, one.depends_on[:1], one.base_pos, one.base_id) == (
+    return (one.processor, one.depends_on[:1], one.base_pos, one.base_id, one.shard) == (
         other.processor,
         other.depends_on[:1],
         other.base_pos,
         other.base_id,
+        other.shard,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.model.execution import Offset
 from tidegate.model.failed import FailedState
-from tidegate.model.lineage import Definition, Processor
+from tidegate.model.lineage import Definition, Processor, order
 from tidegate.model.plan import Ahead, Facts, Look, Plan, make_plan
 from tidegate.model.position import START, Position, rfc3339
 from tidegate.ports import Holders, Looks, Runtime, Store, Wish
@@ -41,6 +41,7 @@ class Lookout:
         for definition in definitions.values():
             if definition.processor is not Processor.SOURCE:
                 self._builders.setdefault(definition.table, []).append(definition.topic)
+        self._ordered = order(definitions.values())
         # One time for the whole of it: rows that come meanwhile are the next one's business, and
         # so a run ends even while writers go on.
         self._as_of = self._runtime.now()
@@ -65,6 +66,7 @@ class Lookout:
             live_holders=frozenset(filter(self._holders.lives, holders)),
             versions=self._versions(),
             eager=eager,
+            ordered=self._ordered,
             **self._wishes(offsets),
         )
 

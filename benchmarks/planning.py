@@ -1,0 +1,106 @@
+"""What comes before a block: its bounds over many files, and the plan over many topics."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.bed import Options, bench_bed, judge
+from tidegate.cli.output import print_table
+from tidegate.engine.lake import DeltaLake
+from tidegate.model.duration import HOUR
+from tidegate.model.execution import Offset
+from tidegate.model.lineage import Definition, Processor, order
+from tidegate.model.plan import Ahead, Facts, Look, make_plan
+from tidegate.model.position import START, Position
+
+_FILES_A_COMMIT = 500
+_LINEAGE = "- {table: fact.a, depends_on: stage.a, transforms: a, maxstep: 100000}\n"
+
+
+def block_bounds(options: Options) -> None:
+    """Time the search for a block over a base of many files.
+
+    They are real files of a hundred rows each, written by deltalake, five hundred a commit: one
+    partition a file makes them cheap. The bare work is what nobody can leave out, to open the
+    table's log. Ours is all of `find_block`: the columns, the list of files, the bounds.
+    """
+    files = {
+        "lineage.yaml": _LINEAGE,
+        "views/a.sql": "SELECT pos, id FROM stage.a WHERE block(pos, id)",
+    }
+    with bench_bed(files) as bed:
+        _write_files(bed.path("stage.a"), options.files)
+        definition = bed.parts.project.definitions["fact.a"]
+        lake = DeltaLake(bed.parts.tables, bed.spark)
+        end = Position(options.files * 100, 0)
+
+        def ours() -> None:
+            found = lake.find_block(definition, START, end, end.pos + 1)
+            if found is None or found.rows != min(100_000, options.files * 100):
+                raise SystemExit(f"a block of other rows was found: {found}")
+
+        bare = _milliseconds(lambda: DeltaTable(bed.path("stage.a")), options.repeats)
+        mine = _milliseconds(ours, options.repeats)
+    line = (options.files, bare, mine, mine / bare)
+    print_table(("files", "log opened ms", "block found ms", "ratio"), [line], empty="")
+    judge("block bounds, ms", mine, 100)
+
+
+def _write_files(path: str, files: int) -> None:
+    for first in range(0, files, _FILES_A_COMMIT):
+        numbers = range(first * 100, min(files, first + _FILES_A_COMMIT) * 100)
+        rows = pa.table({"pos": numbers, "id": numbers, "part": [n // 100 for n in numbers]})
+        write_deltalake(path, rows, mode="append", partition_by=["part"])
+
+
+def many_topics(options: Options) -> None:
+    """Time a plan over many topics in chains of five, as a manager makes it again and again.
+
+    The bare work is one walk over the definitions in their order, with a look at each position.
+    """
+    facts = _facts(options.topics)
+    gc.collect()
+    bare = _milliseconds(lambda: [facts.offsets[d.topic].last for d in facts.ordered], 5)
+    mine = _milliseconds(lambda: make_plan(facts), 5)
+    line = (options.topics, bare, mine, mine / bare)
+    print_table(("topics", "walked ms", "planned ms", "ratio"), [line], empty="")
+    judge("plan, ms", mine, 50)
+
+
+def _facts(topics: int) -> Facts:
+    random, now = Random(1), 1_700_000_000_000
+    definitions: dict[str, Definition] = {}
+    offsets: dict[str, Offset] = {}
+    looks: dict[str, Look] = {}
+    ahead: dict[str, Ahead] = {}
+    for number in range(topics):
+        chain, level = divmod(number, 5)
+        topic = f"fact.t{chain}_{level}"
+        base = f"fact.t{chain}_{level - 1}" if level else f"stage.s{chain}"
+        if not level:
+            newest = Position(now - random.randrange(HOUR), 0)
+            looks[base] = Look(base, now, newest=newest, version=3, data_version=3)
+        definitions[topic] = Definition(topic, Processor.STEP, (base,), delay=1000)
+        last = Position(now - HOUR - random.randrange(HOUR), 0)
+        offsets[topic] = Offset(topic, last, seq=4, run=now - random.randrange(2 * HOUR))
+        ahead[topic] = Ahead(last.pos + random.randrange(HOUR), 10)
+    facts = Facts(definitions, offsets, looks, now, ahead)
+    return replace(facts, ordered=order(definitions.values()))
+
+
+def _milliseconds(work: Callable[[], object], repeats: int) -> float:
+    work()
+    spent = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - begin)
+    return statistics.median(spent) * 1000
