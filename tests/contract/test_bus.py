@@ -31,7 +31,9 @@ from .places import (
 )
 
 SOON = 0.3
-"""Seconds, generously: it takes milliseconds."""
+"""Seconds, generously: it takes milliseconds. Whoever looks by the clock takes longer."""
+AT_ONCE = 3.0
+"""Seconds, where whoever waits in vain waits for twenty."""
 prefixes = itertools.count()
 
 
@@ -159,7 +161,7 @@ def test_a_wake_ends_all_waits_of_the_process_with_nothing(place: Place) -> None
     for thread, took in waits:
         thread.join()
         assert took[0] < 20.0
-    assert time.monotonic() - began < SOON
+    assert time.monotonic() - began < AT_ONCE
 
 
 def test_a_wake_that_comes_before_the_wait_is_not_lost(place: Place) -> None:
@@ -169,7 +171,7 @@ def test_a_wake_that_comes_before_the_wait_is_not_lost(place: Place) -> None:
     bus.wake()
     began = time.monotonic()
     assert inbox.receive(20.0) == []
-    assert time.monotonic() - began < SOON
+    assert time.monotonic() - began < AT_ONCE
     assert inbox.receive(0.3) == []
     assert time.monotonic() - began >= 0.3
 
@@ -224,7 +226,7 @@ def test_publishing_waits_for_nothing_and_the_bus_comes_back(place: Place) -> No
     with place.away():
         began = time.monotonic()
         bus.publish([heartbeat(number) for number in range(1, 500)])
-        assert time.monotonic() - began < SOON
+        assert time.monotonic() - began < AT_ONCE
     # Those of the meantime may be lost, these not.
     deadline = time.monotonic() + 30
     came: list[object] = []
