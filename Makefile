@@ -3,10 +3,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench test-faults clean
+.PHONY: help setup demo up test lint bench test-faults clean
 
 help:
 	@echo "make demo         build a shop of a million orders and show what was built"
+	@echo "make up           keep that shop fresh, with new data coming, until ctrl-C"
 	@echo "make test         lint, types, and every test but the long ones"
 	@echo "make test-faults  the tests that take minutes each"
 	@echo "make bench        figures: bare Spark and Tidegate in the same run"
@@ -22,6 +23,9 @@ $(INSTALLED): pyproject.toml constraints.txt setup/venv.sh
 
 demo: setup
 	@$(BIN)/python examples/demo.py
+
+up: setup
+	@$(BIN)/python examples/up.py
 
 test: setup lint
 	$(BIN)/pytest

@@ -51,11 +51,10 @@ def flat_memory(options: Options) -> None:
 def _megabytes(bed: Bed) -> tuple[float, float]:
     resident = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
     jvm = bed.session._jvm
-    assert jvm is not None
+    if resident is None or jvm is None:
+        raise SystemExit("this machine does not tell how much memory is in use")
     runtime = jvm.java.lang.Runtime.getRuntime()
     # What only weak references hold is free after the second.
     runtime.gc()
     runtime.gc()
-    if resident is None:
-        raise SystemExit("the kernel does not tell how much memory this process has")
     return int(resident[1]) / 1024, (runtime.totalMemory() - runtime.freeMemory()) / 2**20

@@ -54,7 +54,7 @@ def main() -> int:
     """Run the demo; 1 if a table is not what it should be, 2 for wrong use, 130 if interrupted."""
     try:
         folder = Path(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLES.parent / "demo"
-        orders = _orders_wanted()
+        orders = orders_wanted(1_000_000)
         copy_project(folder)
     except TidegateError as error:
         complain(str(error))
@@ -70,8 +70,9 @@ def main() -> int:
     return 0
 
 
-def _orders_wanted() -> int:
-    text = os.environ.get("TIDEGATE_DEMO_ROWS", "").replace("_", "") or "1000000"
+def orders_wanted(otherwise: int) -> int:
+    """Read how many orders the shop is to have."""
+    text = os.environ.get("TIDEGATE_DEMO_ROWS", "").replace("_", "") or str(otherwise)
     if not text.isdigit() or not 0 < int(text) <= 100_000_000:
         raise WrongUse(f"TIDEGATE_DEMO_ROWS: {text!r} is not a number of orders, 1 to 100000000")
     return int(text)
