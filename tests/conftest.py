@@ -21,7 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def folder(item: pytest.Item) -> str:
         return item.path.relative_to(here).parts[0]
 
-    items.sort(key=lambda item: ("spark", "fault", "property").count(folder(item)), reverse=True)
+    items.sort(
+        key=lambda item: ("spark", "fault", "control", "property").count(folder(item)), reverse=True
+    )
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item, folder(item))))
 

@@ -85,6 +85,7 @@ def postgres_url() -> Iterator[str]:
         server.cleanup()
 
 
+@pytest.mark.long
 def test_three_workers_on_postgres_and_kafka_survive_deaths(
     shop: Folder, crew: Crew, broker: Broker, postgres_url: str
 ) -> None:

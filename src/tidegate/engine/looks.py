@@ -6,7 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Tables:
         self._now = now
         self._options = dict(options or {})
         """How to reach a lake that is not a folder."""
+        self._looks: dict[tuple[str, str, str, bool], Look] = {}
+        """The last look at each table: good for as long as its log has not grown."""
 
     def path(self, table: str) -> str:
         """Give the place of a table: `<lake>/<db>/<table>`."""
@@ -94,6 +96,23 @@ class Tables:
     def look(self, table: str, pos: str, id: str, *, data_version: bool = False) -> Look:
         """See how far a table has come; the time is taken before the table is read."""
         at = self._now()
+        known = self._looks.get((table, pos, id, data_version))
+        if known is not None and self._is_newest(table, known.version):
+            return replace(known, looked_at=at)
+        seen = self._read(table, pos, id, at, data_version=data_version)
+        self._looks[table, pos, id, data_version] = seen
+        return seen
+
+    def _is_newest(self, table: str, version: int) -> bool:
+        """Tell whether a version is still the newest, where that takes two looks at a folder."""
+        log = Path(self.path(table)) / "_delta_log"
+        if "://" in self.path(table) or version < 0:
+            return False
+        return (log / f"{version:020d}.json").exists() and not (
+            log / f"{version + 1:020d}.json"
+        ).exists()
+
+    def _read(self, table: str, pos: str, id: str, at: int, *, data_version: bool) -> Look:
         found = self.open(table)
         if found is None:
             return Look(table, at, exists=False)

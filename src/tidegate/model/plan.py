@@ -44,6 +44,8 @@ class Look:
     version: int = -1
     data_version: int = -1
     """The last version that brought other data: compaction and the like left out."""
+    trouble: str = ""
+    """Why it cannot be read, although it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class TableState(NamedTuple):
     unread: int = 0
     by: str = ""
     """The topic with the least C, where topics build the table."""
+    trouble: str = ""
+    """Why it cannot be read; whoever needs it waits, and nobody else."""
 
 
 Told = str | tuple[Callable[..., str], *tuple[object, ...]]
@@ -190,7 +194,8 @@ def _landed(table: str, facts: Facts) -> TableState:
     source = facts.definitions.get(table)
     known = facts.offsets.get(table) or Offset(table, START)
     if look is None or not look.exists:
-        return TableState(known.complete_to, known.last, None, exists=False)
+        trouble = look.trouble if look else ""
+        return TableState(known.complete_to, known.last, None, exists=False, trouble=trouble)
     looked_at = min(look.looked_at, facts.now)
     if not look.positioned:
         return TableState(max(known.complete_to, looked_at), START, None, positioned=False)
@@ -298,6 +303,9 @@ def _missing(
     if not gone:
         return None
     complete_to = _stored(definition, facts).complete_to
+    if tables[gone[0]].trouble:
+        trouble = tables[gone[0]].trouble
+        return Verdict(definition.topic, False, trouble, complete_to, gone[0], broken=True)
     lost = [table for table in gone if table in facts.offsets]
     if lost:
         why = f"{lost[0]} is gone from the lake; put it back, or take it out of depends_on"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.errors import LakeError
 from tidegate.model.execution import Offset
 from tidegate.model.failed import FailedState
 from tidegate.model.lineage import Definition, Processor, order
@@ -126,8 +127,15 @@ class Lookout:
         key = (table, self._marker(table, offsets))
         if key not in self._looks:
             pos, id = self._position_columns(table)
-            self._looks[key] = self._lake.look(table, pos, id, data_version=True)
+            self._looks[key] = self._look_at(table, pos, id)
         return self._looks[key]
+
+    def _look_at(self, table: str, pos: str, id: str) -> Look:
+        try:
+            return self._lake.look(table, pos, id, data_version=True)
+        except LakeError as error:
+            # One table that cannot be read holds up what is built from it, and nothing else.
+            return Look(table, self._as_of, exists=False, trouble=str(error))
 
     def _marker(self, table: str, offsets: Mapping[str, Offset]) -> object:
         """Give what changes whenever we write a table; a landed one is looked at once."""

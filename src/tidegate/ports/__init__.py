@@ -1,0 +1,70 @@
+"""The protocols between the parts: what services need of store, bus, lake, runner and runtime."""
+
+from tidegate.ports.bus import (
+    Bus,
+    Delivery,
+    Inbox,
+    Listening,
+    Messages,
+    Parcel,
+    Rejected,
+    Rejection,
+)
+from tidegate.ports.fleet import Instances, Leadership, Phases, Wish, Wishes
+from tidegate.ports.lake import Caretaker, Lake, Looks, Recorded, Reporter, Runner
+from tidegate.ports.runtime import Holders, Mailbox, Runtime
+from tidegate.ports.store import Store
+from tidegate.ports.topics import (
+    Applied,
+    BlockRow,
+    Commit,
+    Datasets,
+    Executions,
+    Failures,
+    Journal,
+    Lineages,
+    LogRow,
+    Offsets,
+    Rebuilds,
+    Rebuilt,
+    Shadow,
+)
+
+__all__ = [
+    "Applied",
+    "BlockRow",
+    "Bus",
+    "Caretaker",
+    "Commit",
+    "Datasets",
+    "Delivery",
+    "Executions",
+    "Failures",
+    "Holders",
+    "Inbox",
+    "Instances",
+    "Journal",
+    "Lake",
+    "Leadership",
+    "Lineages",
+    "Listening",
+    "LogRow",
+    "Looks",
+    "Mailbox",
+    "Messages",
+    "Offsets",
+    "Parcel",
+    "Phases",
+    "Rebuilds",
+    "Rebuilt",
+    "Recorded",
+    "Rejected",
+    "Rejection",
+    "Reporter",
+    "Runner",
+    "Runtime",
+    "Shadow",
+    "Store",
+    "Wish",
+    "Wishes",
+]
