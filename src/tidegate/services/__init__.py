@@ -4,15 +4,26 @@
       ▲                                                                                 │
       └───────────────────────────────── 8 ripple ──────────────────────────────────────┘
 
-Who moves what: the lookout gathers facts and plans (1); the foreground run assigns (2), reports (7)
-and plans again (8); the executor owns the claim (3) and the commit (6); a Runner reads and loads
-(4, 5). A crash at any point leaves the store and the table in a state that the next execution goes
+Who moves what: the lookout gathers facts and plans (1); a run in the foreground, or the leader,
+assigns (2) and plans again (8); the executor owns the claim (3) and the commit (6), and has the
+reporter tell of them (7); a Runner reads and loads (4, 5). A crash at any point leaves the store and the table in a state that the next execution goes
 on from:
 
     before the declaration      nothing happened
     after it                    the same block again, by the same definition
     after the write             the write is skipped, for the table records it
     after the commit            nothing is left to do
+
+Leadership, after which all of this goes on without anybody's hand:
+
+    candidate ──the lease is nobody's, term + 1──▶ leader ──lease not renewed, or resigned──▶ candidate
+
+    elector    moves the lease                    manager   stands, and leads while elected
+    leader     hears, rescues, plans, assigns     post      what messages change
+    rescuer    takes work from the dead           worker    slots, heartbeats, what they are told
+
+Every write of a leader carries its term, every claim names its worker, every commit its execution:
+whoever was stopped and goes on too late finds that no row fits, and walks away.
 
 All of it is blocking code over `ports`: time, life and randomness come from `ports.Runtime`.
 """
