@@ -174,8 +174,14 @@ class Parts:
         )
 
     def is_managed(self) -> bool:
-        """Tell whether a manager leads now."""
-        return self.store.leadership.read().established(self.pace.lease)
+        """Tell whether a manager leads now, and has somebody to build tables."""
+        from tidegate.model.instance import TABLE
+
+        leads = self.store.leadership.read().established(self.pace.lease)
+        return leads and any(
+            one.works and TABLE in one.kinds and self.holders.lives(one.process)
+            for one in self.store.instances.all()
+        )
 
     def delegate(self, watcher: Watcher, user: str) -> Delegate:
         """Put together a run by hand that the manager does."""

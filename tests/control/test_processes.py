@@ -103,7 +103,7 @@ def test_three_workers_on_postgres_and_kafka_survive_deaths(
     others = [crew.tidegate("worker", "--slots", "1", "--name", name) for name in ("b", "c")]
     until(lambda: complete(shop, 20), "another finishes the block")
     first = shop.json("executions", "--flow", "fact.orders")[-1]
-    assert (first["state"], "not heard" in first["comment"]) == ("lost", True)
+    assert (first["state"], "its worker" in first["comment"]) == ("lost", True)
 
     # The leader dies: one of the workers leads, and new rows come through.
     manager.kill()

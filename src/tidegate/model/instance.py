@@ -43,6 +43,10 @@ class Instance:
     status_updated_at: int = 0
 
     @property
+    def lives(self) -> bool:
+        return self.status in (InstanceStatus.ALIVE, InstanceStatus.CLOSING)
+
+    @property
     def works(self) -> bool:
         """Tell whether it may be given work at all."""
         return self.status is InstanceStatus.ALIVE and not self.disabled
@@ -64,12 +68,10 @@ def overdue(
     A leader can blame silence on nobody but itself for the time before it listened: its election,
     or the end of a gap in its own loop.
     """
-    living = (InstanceStatus.ALIVE, InstanceStatus.CLOSING)
     return [
         instance
         for instance in instances
-        if instance.status in living
-        and now - max(instance.heard_at(), attentive_since) > dead_after
+        if instance.lives and now - max(instance.heard_at(), attentive_since) > dead_after
     ]
 
 

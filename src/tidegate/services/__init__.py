@@ -6,8 +6,8 @@
 
 Who moves what: the lookout gathers facts and plans (1); a run in the foreground, or the leader,
 assigns (2) and plans again (8); the executor owns the claim (3) and the commit (6), and has the
-reporter tell of them (7); a Runner reads and loads (4, 5). A crash at any point leaves the store and the table in a state that the next execution goes
-on from:
+reporter tell of them (7); a Runner reads and loads (4, 5). A crash at any point leaves the store
+and the table in a state that the next execution goes on from:
 
     before the declaration      nothing happened
     after it                    the same block again, by the same definition
@@ -16,7 +16,7 @@ on from:
 
 Leadership, after which all of this goes on without anybody's hand:
 
-    candidate ──the lease is nobody's, term + 1──▶ leader ──lease not renewed, or resigned──▶ candidate
+    candidate ──lease expired: term + 1──▶ leader ──lease not renewed, or resigned──▶ candidate
 
     elector    moves the lease                    manager   stands, and leads while elected
     leader     hears, rescues, plans, assigns     post      what messages change

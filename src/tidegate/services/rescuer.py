@@ -46,12 +46,20 @@ class Rescuer:
         """Take away what is not being done; tell whether there was any."""
         self._mind_the_gap(lease)
         instances = self._store.instances.all()
-        dead = overdue(instances, lease.now, self._listening_since, self._pace.dead_after)
-        if dead:
-            self._bury(dead, lease.term)
+        silent = overdue(instances, lease.now, self._listening_since, self._pace.dead_after)
+        gone = [one for one in instances if one.lives and self._is_gone(one)]
+        if gone:
+            self._bury(gone, "lost: its worker is gone", lease.term)
+        if silent:
+            silence = self._pace.dead_after / 1000
+            self._bury(silent, f"lost: its worker was not heard for {silence:g} s", lease.term)
         lost = self._undone(self._store.executions.open())
         self._store.executions.lose(lost, lease.term, self._runtime.now())
-        return bool(dead or lost)
+        return bool(silent or gone or lost)
+
+    def _is_gone(self, instance: Instance) -> bool:
+        """Tell whether its process has ended, where that can be seen without waiting."""
+        return instance.ours and not self._holders.lives(instance.process)
 
     def _mind_the_gap(self, lease: Lease) -> None:
         """Blame a silence on nobody while this leader itself did not turn."""
@@ -60,14 +68,12 @@ class Rescuer:
         self._listening_since = max(self._listening_since, lease.elected_at)
         self._last_turn = lease.now
 
-    def _bury(self, dead: Sequence[Instance], term: int) -> None:
+    def _bury(self, dead: Sequence[Instance], why: str, term: int) -> None:
         """1 to 3. Unload the dead; a process of this machine that only hangs is ended first."""
         processes = {instance.process for instance in dead if instance.ours}
         for process in processes:
             self._holders.end(process)
         ended = frozenset(p for p in processes if not self._holders.lives(p))
-        silence = self._pace.dead_after / 1000
-        why = f"lost: its worker was not heard for {silence:g} s"
         self._store.instances.bury([instance.id for instance in dead], ended, why, term)
 
     def _undone(self, open: Sequence[Execution]) -> dict[str, str]:
