@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.cli.conftest import LINEAGE, Cli, Shop
@@ -78,9 +80,15 @@ def test_why_of_what_is_not_built_is_refused(cli: Cli, topic: str) -> None:
     )
 
 
-def test_a_table_that_is_broken_is_a_failure_in_a_sentence(cli: Cli, landed: Shop) -> None:
+def test_a_table_that_is_broken_holds_up_its_readers_with_a_sentence(
+    cli: Cli, landed: Shop
+) -> None:
     log = landed.table("stage.orders") / "_delta_log" / "00000000000000000000.json"
     log.write_text("not a log")
     answer = cli("lag", "--json")
-    assert (answer.code, answer.out) == (1, "")
-    assert answer.sentence.startswith("stage.orders at ")
+    assert answer.code == 0
+    first, second = json.loads(answer.out)
+    assert (first["topic"], first["held_back_by"]) == ("fact.orders", "stage.orders")
+    assert first["why"].startswith("stage.orders at ")
+    assert "cannot be read" in first["why"]
+    assert second["topic"] == "fact.hours"

@@ -13,8 +13,10 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
+TOPICS = ("heartbeat", "control", "progress")
 PHASE = {"phase": "data-load", "dataStreamName": "things"}
 
 
@@ -97,6 +99,17 @@ class ForeignManager(Peer):
 
     def __init__(self, servers: str) -> None:
         super().__init__(servers)
+        # The topics are the manager's to make.
+        settings = {"retention.ms": "180000"}
+        made = AdminClient({"bootstrap.servers": servers, "log_level": 0}).create_topics(
+            [NewTopic(f"ems.{name}", 1, 1, config=settings) for name in TOPICS]
+        )
+        for topic in made.values():
+            try:
+                topic.result(20)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         self._heartbeats = self.listen("ems.heartbeat")
         self._progress = self.listen("ems.progress")
 

@@ -104,7 +104,11 @@ class Member:
             return
         self.process.wait()
 
-    def group_is_gone(self) -> bool:
+    def wait_for_its_group(self) -> None:
+        """Require that nothing is left; what has ended may take a moment to be cleared away."""
+        until(self._group_is_gone, f"processes of the group {self.process.pid} are left", 10)
+
+    def _group_is_gone(self) -> bool:
         try:
             os.killpg(self.process.pid, 0)
         except ProcessLookupError:

@@ -103,9 +103,9 @@ def test_a_foreign_manager_has_our_worker_build_a_table(
     on_kafka: Folder, crew: Crew, broker: Broker
 ) -> None:
     assert on_kafka.tidegate("apply").returncode == 0
+    manager = ForeignManager(broker.servers)
     worker = crew.tidegate("worker", "--foreign-manager", "--slots", "1")
     worker.wait_for("up with 1 slots")
-    manager = ForeignManager(broker.servers)
     instance = manager.first_idle(120)
     id = manager.assign(instance, {"kind": "table", "id": "fact.orders"})
     told = manager.story_of(id, 240)
@@ -122,4 +122,4 @@ def test_a_foreign_manager_has_our_worker_build_a_table(
     nonsense = manager.assign(instance, {"kind": "pipe", "id": "no.such"})
     assert manager.story_of(nonsense, 60)[-1]["info"]["type"] == "etl-execution-rejected"
     assert worker.end(signal.SIGINT) == 0
-    assert worker.group_is_gone()
+    worker.wait_for_its_group()

@@ -66,7 +66,7 @@ def test_up_keeps_tables_fresh_obeys_and_leaves_nothing(shop: Folder, crew: Crew
     assert actions == ["pause: moving house", "resume"]
 
     assert up.end(signal.SIGTERM) == 0, up.said
-    assert up.group_is_gone()
+    up.wait_for_its_group()
     assert "stopped" in up.said
     left = shop.json("status")
     assert left["leader"] is None
@@ -119,4 +119,4 @@ def test_three_workers_on_postgres_and_kafka_survive_deaths(
     until(lambda: complete(shop, 40), "the last one does it all")
     (last,) = [one for one in others if str(one.process.pid) != leader]
     assert last.end() == 0, last.said
-    assert last.group_is_gone()
+    last.wait_for_its_group()

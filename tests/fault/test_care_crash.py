@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.projects import Folder, entries, orders
@@ -13,6 +14,7 @@ from tests.projects import Folder, entries, orders
 VIEW = "SELECT pos, id FROM stage.orders WHERE block(pos, id)"
 
 
+@pytest.mark.long
 def test_a_compaction_that_died_is_a_compaction(tmp_path: Path) -> None:
     shop = Folder(tmp_path)
     topic = {"table": "fact.orders", "depends_on": ["stage.orders"], "transforms": ["o"]}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.projects import Folder, entries, orders
@@ -57,6 +58,7 @@ def offset(shop: Folder) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.long
 def test_dying_anywhere_a_rebuild_goes_on_and_is_published_whole(tmp_path: Path) -> None:
     shop = Folder(tmp_path)
     lineage = entries(

@@ -116,6 +116,7 @@ def build(folder: Path, master: str) -> None:
     project.check()
 
 
+@pytest.mark.long
 def test_a_standalone_cluster(tmp_path: Path, cluster: str) -> None:
     build(tmp_path, cluster)
 

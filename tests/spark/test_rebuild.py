@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.projects import entries, orders
@@ -200,6 +201,7 @@ def test_a_topic_of_several_replaces_its_own_rows_alone(shop: Shop) -> None:
     assert len(shop.rows("fact.all", "id")) == 15
 
 
+@pytest.mark.long
 def test_other_columns_leave_a_table_its_layout_and_a_reload_its_name(shop: Shop) -> None:
     view = "SELECT pos, id, k, amount FROM stage.orders WHERE block(pos, id)"
     step: dict[str, Any] = {"depends_on": ["stage.orders"], "transforms": ["o"]}
@@ -261,6 +263,7 @@ def test_a_rebuild_that_fails_changes_nothing_and_starts_over_with_a_mended_view
     assert not shop.table(begun).exists()
 
 
+@pytest.mark.long
 def test_a_table_that_is_gone_is_built_again(shop: Shop) -> None:
     rows = make(shop)
     shutil.rmtree(shop.table("fact.orders"))

@@ -56,7 +56,8 @@ class SparkHost:
         self._s3 = s3
         self._root: SparkSession | None = None
         self._remotes: WeakSet[SparkSession] = WeakSet()
-        self._tagged: dict[str, list[SparkSession]] = {}
+        self._sessions: dict[str, list[SparkSession]] = {}
+        """Of the executions that go on."""
         self._process: Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -64,10 +65,10 @@ class SparkHost:
     def connect(self) -> bool:
         return self._master.startswith("sc://")
 
-    def fresh(self, tag: str | None = None) -> SparkSession:
+    def fresh(self, execution: str | None = None) -> SparkSession:
         """Give a session that shares the caches of the others, but no function, view or setting.
 
-        What goes on under a tag can be interrupted by it.
+        What goes on in the sessions of an execution can be interrupted.
         """
         with self._lock:
             if self._root is None:
@@ -80,23 +81,23 @@ class SparkHost:
             for name, value in self._conf.items():
                 if session.conf.isModifiable(name):
                     session.conf.set(name, value)
-        if tag is not None:
-            session.addTag(tag)
+        if execution is not None:
             with self._lock:
-                self._tagged.setdefault(tag, []).append(session)
+                self._sessions.setdefault(execution, []).append(session)
         return session
 
-    def interrupt(self, tag: str) -> None:
-        """Let what goes on under a tag fail."""
+    def interrupt(self, execution: str) -> None:
+        """Let what an execution has Spark do fail."""
         with self._lock:
-            sessions = list(self._tagged.get(tag, ()))
+            sessions = list(self._sessions.get(execution, ()))
         for session in sessions:
-            session.interruptTag(tag)
+            # Not by a tag: Spark keeps those a thread, and this is another one.
+            session.interruptAll()
 
-    def forget(self, tag: str) -> None:
-        """Let go of the sessions of a tag."""
+    def forget(self, execution: str) -> None:
+        """Let go of the sessions of an execution."""
         with self._lock:
-            self._tagged.pop(tag, None)
+            self._sessions.pop(execution, None)
 
     def lives(self) -> bool:
         """Tell whether the JVM that was started is still there; one that was not yet, counts."""
