@@ -101,7 +101,8 @@ class ForeignManager(Peer):
         super().__init__(servers)
         # The topics are the manager's to make.
         settings = {"retention.ms": "180000"}
-        made = AdminClient({"bootstrap.servers": servers, "log_level": 0}).create_topics(
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        made = admin.create_topics(
             [NewTopic(f"ems.{name}", 1, 1, config=settings) for name in TOPICS]
         )
         for topic in made.values():

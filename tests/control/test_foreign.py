@@ -72,31 +72,30 @@ def test_foreign_workers_finish_refuse_and_die(
     assert [phase[name] for name in totals] == [5, 4, 1]
     assert phase["instance_id"] == finishing.said.split()[0]
 
-    # One that refuses: what it was given goes to the other.
+    # One that refuses: what it was given goes to the other, as soon as that one gets work again.
+    willing = finishing.said.split()[0]
+    assert on_kafka.tidegate("instances", "disable", willing).returncode == 0
     refusing = hire(crew, broker, "reject")
-    refusals = until(lambda: _refused(on_kafka, refusing), "a refusal")
-    again = until(
+    submit(on_kafka, step=2)
+    until(lambda: on_kafka.json("executions", "--state", "rejected"), "a refusal")
+    assert on_kafka.tidegate("instances", "enable", willing).returncode == 0
+    done = until(
         lambda: [
             row
             for row in on_kafka.json("executions", "--state", "finished")
-            if row["retry_of"] in refusals
+            if row["configuration"] == {"step": 2}
         ],
         "what was refused is done by another",
     )
-    assert again[0]["etl_worker"] == finishing.said.split()[0]
+    assert [row["etl_worker"] for row in done] == [willing]
+    refused = on_kafka.json("executions", "--state", "rejected")
+    assert done[0]["retry_of"] in {row["id"] for row in refused}
+    assert {row["etl_worker"] for row in refused} == {refusing.said.split()[0]}
 
     status = {row["instance_id"]: row for row in on_kafka.json("instances", "list")}
     assert status[worker]["status"] == "unloaded"
-    assert status[finishing.said.split()[0]]["status"] == "alive"
+    assert status[willing]["status"] == "alive"
     assert manager.end() == 0
-
-
-def _refused(folder: Folder, refusing: Member) -> list[str]:
-    """Submit until the one that refuses was chosen; the other one is as likely each time."""
-    if not refusing.said:
-        submit(folder, more=True)
-        return []
-    return [row["id"] for row in folder.json("executions", "--state", "rejected")]
 
 
 def test_a_foreign_manager_has_our_worker_build_a_table(
