@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from tidegate.cli.opening import opened
 from tidegate.cli.running import apply_first
 
 if TYPE_CHECKING:
+    from tidegate.ports import Bus
     from tidegate.services.lifecycle import Lifecycle
     from tidegate.wiring import Parts
 
@@ -25,6 +27,8 @@ Apply = Annotated[
     bool, typer.Option("--apply", help="On a shared store: apply changed definitions first.")
 ]
 _DEFAULT_SLOTS = 2
+_LAST_SECONDS = 10.0
+"""How long a worker that leaves waits for its part as a leader to end."""
 
 
 def register(app: typer.Typer) -> None:
@@ -89,12 +93,31 @@ def worker(
         life.on_stop(bus.wake)
         if not (no_lead or foreign_manager):
             bus.create_topics()
-            parts.runtime.spawn("manager", parts.manager(bus, life).serve)
+            stack.enter_context(_managing(parts, bus, life))
         _say(f"worker {name or 'without a name'}: up with {slots} slots")
         parts.worker(spark, bus, life, hiring).serve()
-    if not life.stopping:
-        # It ended by itself, which it does only when Spark is gone.
+        # It ends by itself only when Spark is gone.
+        failed = not life.stopping
+    if failed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _managing(parts: Parts, bus: Bus, life: Lifecycle) -> Iterator[None]:
+    """Stand for leadership beside the work; at the end, wait until it is given up."""
+    over = parts.runtime.mailbox()
+
+    def serve() -> None:
+        parts.manager(bus, life).serve()
+        over.put(None)
+
+    parts.runtime.spawn("manager", serve)
+    try:
+        yield
+    finally:
+        if not life.stopping:
+            life.stop()
+        over.receive(_LAST_SECONDS)
 
 
 def _until_stopped() -> Lifecycle:

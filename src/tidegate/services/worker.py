@@ -139,8 +139,9 @@ class Worker:
 
     def serve(self) -> None:
         """Register, work until told to stop, and leave when the work is done or handed back."""
-        self._register()
+        # Listening first: whoever is known can be told something.
         inbox = self._bus.worker_inbox(list(self._slots))
+        self._register()
         self._runtime.spawn("post", lambda: self._read_post(inbox))
         self._runtime.spawn("minder", self._mind)
         for slot in self._slots.values():
