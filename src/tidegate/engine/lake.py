@@ -51,13 +51,14 @@ class DeltaLake:
     ) -> Found | None:
         """Step 3b: find where the next block ends."""
         base, pos, id = definition.base, definition.base_pos, definition.base_id
-        columns = self._tables.columns(base, pos, id)
-        if columns is None:
+        found = self._tables.files(base, pos, id)
+        if found is None:
             raise LakeError(f"{base} is not in the lake, or has no columns {pos} and {id}")
+        columns, files = found
         scan = _BaseScan(self._spark, self._tables.path(base), columns)
         try:
             return find_block(
-                self._tables.files(base, pos, id),
+                files,
                 last,
                 min(frontier, before(bound)),
                 definition.maxstep,

@@ -139,13 +139,18 @@ class Tables:
         found = self.open(table)
         return [] if found is None else [field.name for field in found.schema().fields]
 
-    def files(self, table: str, pos: str, id: str) -> list[FileStatistics]:
-        """Give the statistics of every data file that holds positions."""
+    def files(
+        self, table: str, pos: str, id: str
+    ) -> tuple[PositionColumns, list[FileStatistics]] | None:
+        """Give the columns that carry a table's position, and the statistics of every data file.
+
+        Both from one reading of the log, which is what takes the time. None as for `columns`.
+        """
         found = self.open(table)
         columns = position_columns(found, pos, id) if found else None
         if found is None or columns is None:
-            return []
-        return statistics(found, columns)
+            return None
+        return columns, statistics(found, columns)
 
     def ahead(self, table: str, pos: str, id: str, last: Position) -> Ahead:
         """See what lies beyond a position: the first row's pos, and about how many rows."""
