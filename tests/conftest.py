@@ -10,25 +10,11 @@ from hypothesis import settings
 settings.register_profile("tidegate", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("tidegate")
 
-TOGETHER = ("spark", "contract")
-"""Folders whose tests share something that takes long to start: one Spark, one PostgreSQL."""
+HERE = Path(__file__).parent
+LONG_ONES = ("spark", "fault", "control", "property")
+"""Folders whose tests take longest: two processes take test by test, so these come first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the tests out to two processes: the long ones first, each file or folder to one."""
-    here = Path(__file__).parent
-
-    def folder(item: pytest.Item) -> str:
-        return item.path.relative_to(here).parts[0]
-
-    items.sort(
-        key=lambda item: ("spark", "fault", "control", "property").count(folder(item)), reverse=True
-    )
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item, folder(item))))
-
-
-def _group(item: pytest.Item, folder: str) -> str:
-    if folder in TOGETHER:
-        return folder
-    return item.nodeid if folder == "fault" else str(item.path)
+    """Let the long ones begin."""
+    items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] not in LONG_ONES)
