@@ -46,9 +46,20 @@ class Peer:
                 "log_level": 0,
             }
         )
-        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
-        consumer.assign([TopicPartition(topic, 0, end)])
+        consumer.assign([TopicPartition(topic, 0, end_of(consumer, topic))])
         return consumer
+
+
+def end_of(consumer: Consumer, topic: str) -> int:
+    """Give the offset of what comes next; a topic that was just made may take a moment."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 class ForeignWorker(Peer):
