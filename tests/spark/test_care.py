@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.projects import SPARK_CONF, entries, orders
@@ -82,6 +83,7 @@ def test_many_small_blocks_are_compacted_and_nobody_is_woken_by_it(shop: Shop) -
     assert len(shop.rows("fact.orders", "id")) == 42
 
 
+@pytest.mark.long
 def test_what_an_open_block_reads_is_kept_and_then_deleted(shop: Shop) -> None:
     make(shop, compact_files=1, vacuum_after="1ms")
     limits = '"max_failed_rows": 0, "checks": {"good": "id <> 1"}'

@@ -232,6 +232,7 @@ def test_other_columns_leave_a_table_its_layout_and_a_reload_its_name(shop: Shop
     assert set(stale(shop).values()) == {""}
 
 
+@pytest.mark.long
 def test_a_rebuild_that_fails_changes_nothing_and_starts_over_with_a_mended_view(
     shop: Shop,
 ) -> None:
