@@ -11,6 +11,7 @@ import typer
 
 from tidegate.cli.opening import known_topic, opened, user
 from tidegate.cli.output import Json, print_json, print_table
+from tidegate.cli.serving import listed
 
 if TYPE_CHECKING:
     from tidegate.model.instance import Instance
@@ -193,6 +194,7 @@ def cancel(
 ) -> None:
     """End a running execution; its block stays as it is, and is tried again."""
     from tidegate.errors import UnknownName, WrongUse
+    from tidegate.model.messages import Cancel
 
     with opened(context) as parts:
         found = parts.store.executions.get(id)
@@ -201,16 +203,10 @@ def cancel(
         if not parts.store.executions.ask_to_cancel(id, parts.runtime.now()):
             raise WrongUse(f"execution {id} has ended already: it is {found.state.value}")
         _note(parts, found.flow_id, f"cancel {id}")
-        with parts.bus() as bus:
-            _hint(bus, found.etl_worker, id, parts.runtime.now())
+        if found.etl_worker:
+            with parts.bus() as bus:
+                bus.publish([Cancel(found.etl_worker, id, parts.runtime.now())])
         print(f"{id}: its worker ends it; `tidegate pause` keeps a topic from trying again.")
-
-
-def _hint(bus: Any, worker: str, id: str, at: int) -> None:
-    from tidegate.model.messages import Cancel
-
-    if worker:
-        bus.publish([Cancel(worker, id, at)])
 
 
 def execute(
@@ -223,10 +219,9 @@ def execute(
     from tidegate.model.assignment import queued
 
     configuration = _configuration(config)
-    wanted = [tag.strip() for tag in tags.split(",") if tag.strip()]
     with opened(context) as parts:
         id = parts.runtime.uuid()
-        execution = queued(id, configuration, wanted, parts.runtime.now())
+        execution = queued(id, configuration, listed(tags), parts.runtime.now())
         parts.store.executions.assign(execution)
         _note(parts, execution.flow_id, f"execute {id}")
     if json:

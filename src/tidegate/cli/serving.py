@@ -80,7 +80,7 @@ def worker(
     """Run what a manager assigns, on one Spark with several slots, until stopped."""
     from tidegate.wiring import Hiring
 
-    hiring = Hiring(name, slots, _listed(tags), foreign_manager)
+    hiring = Hiring(name, slots, listed(tags), foreign_manager)
     with opened(context) as parts, ExitStack() as stack:
         parts.require_own_lake()
         life = _until_stopped()
@@ -146,7 +146,8 @@ def _stop_with_the_parent(parts: Parts, life: Lifecycle) -> None:
     parts.runtime.spawn("parent", wait)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
+    """Take names with commas between."""
     return tuple(item for item in map(str.strip, text.split(",")) if item)
 
 

@@ -11,7 +11,6 @@ from tidegate.services.foreground import Report, Watcher
 from tidegate.services.lookout import Lookout
 
 LOOK_SECONDS = 0.3
-_NO_RETRY = (ExecutionState.FAILED,)
 
 
 class Delegate:
@@ -47,15 +46,18 @@ class Delegate:
                 asked |= dict.fromkeys(again, now)
             self._runtime.sleep(LOOK_SECONDS)
         executions = sorted(self._ended.values(), key=lambda one: one.assigned_at or 0)
-        failed = {one.topic: one.comment for one in executions if one.state in _NO_RETRY}
-        return Report(
-            executions,
-            {
-                topic: failed.get(topic, verdict.why)
-                for topic, verdict in plan.verdicts.items()
-                if topic in topics and topic not in failed
-            },
-        )
+        failed = self._failed()
+        not_due = {
+            topic: verdict.why
+            for topic, verdict in plan.verdicts.items()
+            if topic in topics and topic not in failed
+        }
+        return Report(executions, not_due)
+
+    def _failed(self) -> set[str]:
+        """Give the topics that are left alone for the rest of the run."""
+        ended = self._ended.values()
+        return {one.topic for one in ended if one.state is ExecutionState.FAILED}
 
     def _follow(self, topics: Collection[str], since: int) -> set[str]:
         """See what has begun and ended; give the topics that are at work."""
@@ -77,7 +79,7 @@ class Delegate:
         return [one for one in newest if (one.assigned_at or 0) >= since]
 
     def _due(self, plan: Plan, topics: Collection[str]) -> list[str]:
-        left_alone = {one.topic for one in self._ended.values() if one.state in _NO_RETRY}
+        left_alone = self._failed()
         return [
             verdict.topic
             for verdict in plan.due

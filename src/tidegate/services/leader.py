@@ -23,6 +23,7 @@ from tidegate.model.messages import Assign
 from tidegate.model.pace import Pace
 from tidegate.model.plan import Verdict
 from tidegate.ports import Bus, Delivery, Holders, Inbox, Looks, Runtime, Store
+from tidegate.services.assigning import goes_on_from
 from tidegate.services.lookout import Lookout
 from tidegate.services.post import Post
 from tidegate.services.rescuer import Rescuer
@@ -160,12 +161,11 @@ class Leader:
         return False
 
     def _execution(self, verdict: Verdict, offset: Offset | None, instance: Instance) -> Execution:
-        again = offset is not None and (offset.block is not None or offset.failures > 0)
         return new_execution(
             self._runtime.uuid(),
             verdict.topic,
             self._runtime.now(),
-            earlier=self._store.executions.list(flow=verdict.topic, limit=1) if again else (),
+            earlier=goes_on_from(self._store, verdict.topic, offset),
             limits=verdict.limits,
             worker=instance.id,
             term=self._term,

@@ -42,20 +42,20 @@ class Rescuer:
                 idle = state is InstanceState.IDLE
                 self._idle_beats[instance] = self._idle_beats[instance] + 1 if idle else 0
 
-    def turn(self, lease: Lease) -> bool:
-        """Take away what is not being done; tell whether there was any."""
+    def turn(self, lease: Lease) -> None:
+        """Take away what is not being done."""
         self._mind_the_gap(lease)
         instances = self._store.instances.all()
-        silent = overdue(instances, lease.now, self._listening_since, self._pace.dead_after)
         gone = [one for one in instances if one.lives and self._is_gone(one)]
         if gone:
             self._bury(gone, "lost: its worker is gone", lease.term)
+        left = [one for one in instances if one not in gone]
+        silent = overdue(left, lease.now, self._listening_since, self._pace.dead_after)
         if silent:
             silence = self._pace.dead_after / 1000
             self._bury(silent, f"lost: its worker was not heard for {silence:g} s", lease.term)
         lost = self._undone(self._store.executions.open())
         self._store.executions.lose(lost, lease.term, self._runtime.now())
-        return bool(silent or gone or lost)
 
     def _is_gone(self, instance: Instance) -> bool:
         """Tell whether its process has ended, where that can be seen without waiting."""

@@ -1,6 +1,8 @@
-"""Rows of `etl_instances`: how they are read, and how an execution moves its instance's state."""
+"""Rows of `etl_instances`: how they are read and written, and how an execution moves a state."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, update
 
@@ -36,3 +38,24 @@ def instance_of(row: RowMapping) -> Instance:
         started_at=row["started_at"],
         status_updated_at=row["status_updated_at"],
     )
+
+
+def columns_of(instance: Instance, at: int) -> dict[str, Any]:
+    """Give every column of an instance that is first known of now."""
+    return {
+        "instance_id": instance.id,
+        "name": instance.name,
+        "host": instance.host,
+        "pid": instance.pid,
+        "process": instance.process,
+        "kinds": list(instance.kinds),
+        "tags": list(instance.tags),
+        "state": instance.state.value,
+        "status": InstanceStatus.ALIVE.value,
+        "disabled": instance.disabled,
+        "reported_at": instance.reported_at,
+        "started_at": at,
+        "status_updated_at": at,
+        "created_at": at,
+        "updated_at": at,
+    }

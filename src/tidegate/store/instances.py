@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from sqlalchemy import Connection, case, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tidegate.model.execution import Execution
-from tidegate.model.instance import EXTERNAL, Instance, InstanceStatus
+from tidegate.model.instance import Instance, InstanceStatus
 from tidegate.model.messages import InstanceState
 from tidegate.store.dialect import clock, insert_into
 from tidegate.store.execution_rows import lose_all_of
-from tidegate.store.instance_rows import instance_of
+from tidegate.store.instance_rows import columns_of, instance_of
 from tidegate.store.leaders import require_term
 from tidegate.store.reader import Reader
 from tidegate.store.schema import etl_instances
@@ -84,26 +83,7 @@ class SqlInstances:
 
 def _register(connection: Connection, instances: Sequence[Instance]) -> None:
     at = clock(connection)
-    rows = [
-        {
-            "instance_id": instance.id,
-            "name": instance.name,
-            "host": instance.host,
-            "pid": instance.pid,
-            "process": instance.process,
-            "kinds": list(instance.kinds),
-            "tags": list(instance.tags),
-            "state": instance.state.value,
-            "status": InstanceStatus.ALIVE.value,
-            "disabled": instance.disabled,
-            "reported_at": None,
-            "started_at": at,
-            "status_updated_at": at,
-            "created_at": at,
-            "updated_at": at,
-        }
-        for instance in instances
-    ]
+    rows = [columns_of(instance, at) for instance in instances]
     connection.execute(_registered(connection.dialect.name), rows)
 
 
@@ -137,25 +117,9 @@ def _heard(dialect: str) -> sqlite.Insert | postgresql.Insert:
 
 def _beat(connection: Connection, states: Mapping[str, InstanceState]) -> None:
     at = clock(connection)
-    rows: list[dict[str, Any]] = [
-        {
-            "instance_id": id,
-            "name": "",
-            "host": "",
-            "pid": None,
-            "process": "",
-            "kinds": [EXTERNAL],
-            "tags": [],
-            "state": state.value,
-            "status": InstanceStatus.ALIVE.value,
-            "disabled": False,
-            "reported_at": at,
-            "started_at": at,
-            "status_updated_at": at,
-            "created_at": at,
-            "updated_at": at,
-        }
-        # In one order, so that two who beat at once wait and do not clash.
+    # In one order, so that two who beat at once wait and do not clash.
+    rows = [
+        columns_of(Instance(id, state=state, reported_at=at), at)
         for id, state in sorted(states.items())
     ]
     connection.execute(_heard(connection.dialect.name), rows)
