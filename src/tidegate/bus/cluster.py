@@ -19,6 +19,10 @@ START_SECONDS = 5.0
 """How long the first look at a cluster may take."""
 
 _log = logging.getLogger("tidegate.bus.kafka")
+# A line for each attempt to connect, ten a second. What of it matters is told in our own words, by
+# the callback for errors; whoever looks for more lowers this level.
+_client_log = logging.getLogger("tidegate.bus.kafka.client")
+_client_log.setLevel(logging.CRITICAL)
 # Back soon after a broker is; anything may be set otherwise in [bus.kafka].
 _DEFAULTS = {"client.id": "tidegate", "reconnect.backoff.max.ms": "1000"}
 _PRODUCER = {
@@ -105,7 +109,7 @@ class Cluster:
         }
         try:
             # librdkafka would write its log to the terminal.
-            return kind(conf, logger=_log)
+            return kind(conf, logger=_client_log)
         except (KafkaException, ValueError, TypeError) as error:
             cause = error.args[0] if error.args else error
             said = cause.str() if isinstance(cause, KafkaError) else str(cause)
