@@ -46,9 +46,10 @@ def test_up_keeps_tables_fresh_obeys_and_leaves_nothing(shop: Folder, crew: Crew
     behind = 35 - len(ids(shop, "fact.hourly"))
     land(shop, 31, 35)
     report = shop.json("run", "fact.hourly")
-    (ran,) = report["executions"]
-    assert (ran["flow"], ran["state"], ran["rows"]) == ("fact.hourly", "finished", behind)
-    assert shop.json("executions", ran["id"])["term"] == 1
+    ran = report["executions"]
+    assert {(one["flow"], one["state"]) for one in ran} == {("fact.hourly", "finished")}
+    assert sum(one["rows"] for one in ran) == behind
+    assert {shop.json("executions", one["id"])["term"] for one in ran} == {1}
     until(lambda: ids(shop, "fact.orders")[-1] == 35, "the others go on")
     assert "moving house" in shop.json("why", "fact.doubled")["why"]
     assert ids(shop, "fact.doubled")[-1] == 30

@@ -67,11 +67,11 @@ class Delegate:
                 self._started.add(execution.id)
                 self._watcher.started(execution.topic, 0)
         for execution in self._since(since):
-            ends = not execution.state.open and execution.id not in self._ended
-            if ends and execution.topic in topics:
+            # One that an instance refused, being busy, is no run: the manager gives it to another.
+            ran = not execution.state.open and execution.state is not ExecutionState.REJECTED
+            if ran and execution.topic in topics and execution.id not in self._ended:
                 self._ended[execution.id] = execution
-                if execution.state is not ExecutionState.REJECTED:
-                    self._watcher.ended(execution)
+                self._watcher.ended(execution)
         return {execution.topic for execution in open}
 
     def _since(self, since: int) -> list[Execution]:
