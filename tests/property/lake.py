@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.errors import TopicStopped
 from tidegate.model.blocks import Cut, FileStatistics, Found, find_block, unknown
@@ -193,10 +193,22 @@ class ModelHolders:
         self._world.dead.add(hostid)
 
 
+class Waters(Protocol):
+    """What a lake is seen through: its tables, the time, and a place at which time may pass."""
+
+    @property
+    def now(self) -> int: ...
+
+    @property
+    def tables(self) -> dict[str, Table]: ...
+
+    def live_on(self, where: str = "") -> None: ...
+
+
 class ModelLake:
     """Implements `ports.Lake`, with the real `find_block` over the files' statistics."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Waters) -> None:
         self._world = world
         self.scans = 0
 

@@ -266,13 +266,20 @@ def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts:
         return f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
     if facts.eager or offset.topic in facts.asked or offset.run is None:
         return ""
+    repeat = definition.repeat_or_default
     if offset.failures:
-        again = offset.run + backoff(offset.failures, definition.repeat_or_default)
-        return (_failed, offset, again) if facts.now < again else ""
-    due_at = offset.run + definition.repeat_or_default
+        wait = backoff(offset.failures, repeat)
+        rests = _rests(offset.run, wait, facts.now)
+        return (_failed, offset, offset.run + wait) if rests else ""
     # A holder that died has moved `run` by its claim, and nothing else: what it began is not done.
     begun = offset.full or offset.block is not None or offset.hostid
-    return (_resting, definition, due_at) if facts.now < due_at and not begun else ""
+    rests = _rests(offset.run, repeat, facts.now) and not begun
+    return (_resting, definition, offset.run + repeat) if rests else ""
+
+
+def _rests(run: int, wait: int, now: int) -> bool:
+    """Tell whether a topic that ran then has to wait; not by a clock that is far ahead of ours."""
+    return now - wait < run <= now + wait
 
 
 def _failed(offset: Offset, again: int) -> str:

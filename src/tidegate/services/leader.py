@@ -30,8 +30,8 @@ from tidegate.services.rescuer import Rescuer
 
 log = logging.getLogger(__name__)
 
-TRIM_EVERY = 60_000
-"""Milliseconds between two looks for what may be forgotten."""
+TRIM_SECONDS = 60.0
+"""Between two looks for what may be forgotten."""
 
 
 class Leader:
@@ -59,26 +59,24 @@ class Leader:
         self._stamp: object = None
         self._refusals: dict[str, int | None] = {}
         """Who rejected an execution, and when it was last heard before that."""
-        self._planned_at = 0
-        self._trimmed_at = 0
+        # Seconds that never jump: a clock set back must not let it wait for as long.
+        self._next_turn = 0.0
+        self._next_trim = 0.0
 
     def turn(self, lease: Lease, inbox: Inbox) -> None:
         """Go once through the leader's steps, as soon as there is a reason to."""
-        deliveries = inbox.receive(max(0, self._next_turn() - self._runtime.now()) / 1000)
+        deliveries = inbox.receive(max(0.0, self._next_turn - self._runtime.monotonic()))
         stirred = self._hear(deliveries)
         inbox.done(deliveries)
-        if not stirred and self._runtime.now() < self._next_turn():
+        if not stirred and self._runtime.monotonic() < self._next_turn:
             return
-        self._planned_at = self._runtime.now()
+        self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
         # 1 to 4, and 8.
         self._rescuer.turn(lease)
         instances = self._store.instances.all()
         self._assign_queued(instances)
         self._assign_due(instances)
         self._trim(lease)
-
-    def _next_turn(self) -> int:
-        return self._planned_at + self._pace.loop
 
     def _hear(self, deliveries: Sequence[Delivery]) -> bool:
         if not deliveries:
@@ -182,11 +180,10 @@ class Leader:
 
     def _trim(self, lease: Lease) -> None:
         """9. Forget what is too old to matter."""
-        now = self._runtime.now()
-        if now - self._trimmed_at < TRIM_EVERY:
+        if self._runtime.monotonic() < self._next_trim:
             return
-        self._trimmed_at = now
-        self._bus.trim(now - self._pace.retention)
+        self._next_trim = self._runtime.monotonic() + TRIM_SECONDS
+        self._bus.trim(self._runtime.now() - self._pace.retention)
         self._store.instances.trim(lease.now - self._pace.forget_after, self._term)
 
 

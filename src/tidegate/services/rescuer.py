@@ -30,6 +30,8 @@ class Rescuer:
         self._pace = pace
         self._listening_since = 0
         self._last_turn = 0
+        self._assigned_since: dict[str, int] = {}
+        """Since when this leader has seen an execution wait to be accepted: no other clock counts."""
         self._at_work: dict[str, str] = {}
         """The execution that each instance was last seen to have begun."""
         self._idle_beats: Counter[str] = Counter()
@@ -54,7 +56,7 @@ class Rescuer:
         if silent:
             silence = self._pace.dead_after / 1000
             self._bury(silent, f"lost: its worker was not heard for {silence:g} s", lease.term)
-        lost = self._undone(self._store.executions.open())
+        lost = self._undone(self._store.executions.open(), lease.now)
         self._store.executions.lose(lost, lease.term, self._runtime.now())
 
     def _is_gone(self, instance: Instance) -> bool:
@@ -76,17 +78,20 @@ class Rescuer:
         ended = frozenset(p for p in processes if not self._holders.lives(p))
         self._store.instances.bury([instance.id for instance in dead], ended, why, term)
 
-    def _undone(self, open: Sequence[Execution]) -> dict[str, str]:
+    def _undone(self, open: Sequence[Execution], now: int) -> dict[str, str]:
         """4 and 8. Find what was never accepted, and what its own instance knows nothing of."""
-        now, lost = self._runtime.now(), dict[str, str]()
+        lost: dict[str, str] = {}
+        waiting = {one.id for one in open if one.state is ExecutionState.ASSIGNED and one.etl_worker}
+        known = self._assigned_since
+        self._assigned_since = {id: known.get(id, now) for id in waiting}
         for execution in open:
             if execution.flow_kind == EXTERNAL and execution.cancel_requested_at is not None:
                 # The protocol has no word for it that a foreign worker would know.
                 lost[execution.id] = "cancelled by hand"
             if not execution.etl_worker:
                 continue
-            waited = now - (execution.assigned_at or now)
-            if execution.state is ExecutionState.ASSIGNED:
+            if execution.id in waiting:
+                waited = now - self._assigned_since[execution.id]
                 if waited > self._pace.accept_within:
                     lost[execution.id] = f"lost: not accepted within {waited / 1000:g} s"
             elif self._contradicts(execution):

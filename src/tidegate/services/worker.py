@@ -133,8 +133,9 @@ class Worker:
             for slot in (Slot(runtime.uuid(), runtime.mailbox()) for _ in range(slots))
         }
         self._minded: Mailbox[Word] = runtime.mailbox()
-        self._beaten_at = 0
-        self._stopping_at: int | None = None
+        # Seconds that never jump: a clock set back must not silence it for as long.
+        self._next_beat = 0.0
+        self._drained_by: float | None = None
         life.on_stop(lambda: self._mailbox.put(Word.STOP))
 
     def serve(self) -> None:
@@ -196,7 +197,7 @@ class Worker:
             case Freed():
                 self._slots[item.instance].execution_id = None
                 # At once: the manager need not wait for the next beat to use the slot again.
-                self._beaten_at = 0
+                self._next_beat = 0.0
             case Rows():
                 self._compare(item.open)
             case Word():
@@ -241,11 +242,11 @@ class Worker:
                 self._interrupt(slot.execution_id, Interruption("no longer its own"))
 
     def _stop(self) -> None:
-        now = self._runtime.now()
-        if self._stopping_at is None:
-            self._stopping_at = now
+        now = self._runtime.monotonic()
+        if self._drained_by is None:
+            self._drained_by = now + self._pace.drain / 1000
             self._minded.put(Word.STOP)
-        if self._life.in_a_hurry or now - self._stopping_at >= self._pace.drain:
+        if self._life.in_a_hurry or now >= self._drained_by:
             self._hand_back()
 
     def _hand_back(self) -> None:
@@ -262,22 +263,22 @@ class Worker:
         if not self._lives():
             log.error("Spark's process is gone: this worker ends, another takes its work up")
             return True
-        if self._stopping_at is None:
+        if self._drained_by is None:
             return False
-        if self._runtime.now() - self._stopping_at >= self._pace.drain:
+        if self._runtime.monotonic() >= self._drained_by:
             self._hand_back()
         return not any(slot.execution_id for slot in self._slots.values())
 
     def _beat(self) -> None:
-        now = self._runtime.now()
-        if now - self._beaten_at < self._pace.heartbeat:
+        if self._runtime.monotonic() < self._next_beat:
             return
-        self._beaten_at = now
+        self._next_beat = self._runtime.monotonic() + self._pace.heartbeat / 1000
+        now = self._runtime.now()
         self._bus.publish([Heartbeat(slot.id, slot.state, now) for slot in self._slots.values()])
 
     def _until_beat(self) -> float:
-        left = self._beaten_at + self._pace.heartbeat - self._runtime.now()
-        return max(0, min(left, self._pace.loop)) / 1000
+        left = self._next_beat - self._runtime.monotonic()
+        return max(0.0, min(left, self._pace.loop / 1000))
 
     # The threads beside it.
 
@@ -299,6 +300,7 @@ class Worker:
                 elif self._is_drained():
                     self._life.stop()
                 self._store.instances.beat({s.id: s.state for s in self._slots.values()})
+                self._executor.let_go(self._identity.process)
                 self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
             except StoreError as error:
                 log.warning("%s", error)

@@ -62,7 +62,11 @@ def open_store(url: str, *, lock_path: Path | None = None) -> SqlStore:
     except BaseException:
         backend.engine.dispose()
         raise
-    reader, writer = Reader(backend), Writer(backend)
+    return store_over(backend, Reader(backend), Writer(backend))
+
+
+def store_over(backend: Backend, reader: Reader, writer: Writer) -> SqlStore:
+    """Put the nouns over what reads and what writes."""
     return SqlStore(
         backend=backend,
         reader=reader,

@@ -1,0 +1,246 @@
+"""Processes put together as the commands do it: managers, workers, and a foreign worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.property.lake import ModelLake
+from tidegate.model.lineage import Processor
+from tidegate.model.messages import (
+    Accepted,
+    Assign,
+    Failed,
+    Finished,
+    Heartbeat,
+    InstanceState,
+    Message,
+    Rejected,
+    Started,
+    parse,
+)
+from tidegate.model.pace import Pace
+from tidegate.services.executor import Executor
+from tidegate.services.lifecycle import Lifecycle
+from tidegate.services.manager import Manager
+from tidegate.services.reporter import BusReporter
+from tidegate.services.worker import Identity, Worker
+from tidegate.store import SqlStore
+
+from .database import Database, played_store
+from .heap import Heap
+from .network import Network, PlayedBus
+from .process import Process
+from .sea import Jvm, Loader, Sea, Shore
+
+PACE = Pace(
+    heartbeat=1_000,
+    dead_after=3_000,
+    lease=2_500,
+    loop=1_000,
+    accept_within=2_500,
+    drain=3_000,
+    pause_after=1_000_000,
+)
+_LOOK_AGAIN_SECONDS = 0.5
+
+
+@dataclass
+class Member:
+    """One process of the crew, and what was started in it."""
+
+    process: Process
+    jvm: Jvm
+    life: Lifecycle = field(default_factory=Lifecycle)
+
+    @property
+    def hostid(self) -> str:
+        return hostid_of(self.process)
+
+    @property
+    def may_write(self) -> bool:
+        return self.process.alive or self.jvm.alive
+
+    def kill(self) -> None:
+        """Kill the whole process group."""
+        self.jvm.end()
+        self.process.kill()
+
+    def kill_python(self, linger: float) -> None:
+        """Kill the process alone: its JVM goes on until it sees that."""
+        self.process.kill()
+        self.process.after(linger, self.jvm.end)
+
+    def stop(self, milliseconds: float, *, all_of_it: bool) -> None:
+        self.process.stop(milliseconds)
+        if all_of_it:
+            self.jvm.stopped_until = self.process.monotonic() * 1000 + milliseconds
+
+
+def hostid_of(process: Process) -> str:
+    return f"host:{process.number}:{process.name}"
+
+
+@dataclass
+class Harbour:
+    """What the crew shares, and the crew."""
+
+    heap: Heap
+    chance: Random
+    database: Database
+    network: Network
+    sea: Sea
+    tell: Callable[[str], None]
+    operator: SqlStore
+    """The store, for people and checks: it never fails them."""
+    members: dict[str, Member] = field(default_factory=dict)
+    _numbers: int = 0
+
+    def start(self, role: str, slots: int) -> Member:
+        """Start a process: a manager, a worker, or both in one, as their names say."""
+        self._numbers += 1
+        name = f"{role}{self._numbers}"
+        process = Process(name, self._numbers, self.heap, self.chance, self.tell)
+        member = Member(process, Jvm(name, self.sea, alive="worker" in role))
+        self.members[member.hostid] = member
+        self.tell(f"{name} starts")
+        bus = PlayedBus(self.network, process)
+        if "manager" in role:
+            process.spawn("manager", self._manager(member, bus).serve)
+        if "worker" in role:
+            worker = self._worker(member, bus, slots)
+            process.spawn("worker", lambda: self._serve(member, worker))
+        return member
+
+    def _serve(self, member: Member, worker: Worker) -> None:
+        worker.serve()
+        self.tell(f"{member.process.name} leaves")
+        # As a real one: the leader in it gives up first, then the JVM ends, then the process.
+        member.life.stop()
+        member.process.sleep(1)
+        self.heap.after(0, member.kill)
+
+    def _manager(self, member: Member, bus: PlayedBus) -> Manager:
+        process = member.process
+        return Manager(
+            played_store(self.database, self.operator, process),
+            bus,
+            ModelLake(Shore(process, self.sea)),
+            PlayedHolders(process, self),
+            process,
+            PACE,
+            member.life,
+        )
+
+    def _worker(self, member: Member, bus: PlayedBus, slots: int) -> Worker:
+        process, jvm = member.process, member.jvm
+        store, lake = played_store(self.database, self.operator, process), ModelLake(Shore(process, self.sea))
+        loader, reporter = Loader(process, jvm, store, lake), BusReporter(bus, process)
+        executor = Executor(
+            store,
+            lake,
+            {Processor.STEP: loader, Processor.RELOAD: loader},
+            loader,
+            PlayedHolders(process, self),
+            process,
+            reporter,
+            PACE.pause_after,
+            lambda: jvm.alive,
+        )
+        return Worker(
+            Identity(process.name, "host", process.number, member.hostid),
+            slots,
+            store,
+            bus,
+            executor,
+            reporter,
+            process,
+            PACE,
+            member.life,
+            lives=lambda: jvm.alive,
+            tidy=lambda topic: None,  # noqa: ARG005
+        )
+
+    def start_foreign(self) -> Process:
+        """Start a worker that knows the protocol and nothing else."""
+        self._numbers += 1
+        name = f"foreign{self._numbers}"
+        process = Process(name, self._numbers, self.heap, self.chance, self.tell)
+        self.tell(f"{name} starts")
+        foreign = Foreign(process, PlayedBus(self.network, process), self.chance)
+        process.spawn("foreign", foreign.serve)
+        return process
+
+
+class PlayedHolders:
+    """Implements `ports.Holders`: the kernel's lock is free when process and JVM are gone."""
+
+    def __init__(self, process: Process, harbour: Harbour) -> None:
+        self._process = process
+        self._harbour = harbour
+
+    @property
+    def me(self) -> str:
+        return hostid_of(self._process)
+
+    def lives(self, hostid: str) -> bool:
+        member = self._harbour.members.get(hostid)
+        return member is not None and member.may_write
+
+    def wait_for_end(self, hostid: str, seconds: float) -> bool:
+        until = self._process.monotonic() + seconds
+        while self.lives(hostid):
+            runs = self._harbour.members[hostid].process.alive
+            if runs or self._process.monotonic() > until:
+                return False
+            self._process.sleep(_LOOK_AGAIN_SECONDS)
+        return True
+
+    def end(self, hostid: str) -> None:
+        member = self._harbour.members.get(hostid)
+        if member is not None and hostid != self.me and member.may_write:
+            self._harbour.tell(f"{self._process.name} kills {member.process.name}")
+            member.kill()
+
+
+class Foreign:
+    """Runs what it is told over the bus; says so, refuses, or forgets about it."""
+
+    def __init__(self, process: Process, bus: PlayedBus, chance: Random) -> None:
+        self._process = process
+        self._bus = bus
+        self._chance = chance
+        self._id = process.uuid()
+        self._busy = False
+
+    def serve(self) -> None:
+        inbox = self._bus.worker_inbox([self._id])
+        self._process.spawn("heart", self._beat)
+        while True:
+            for delivery in inbox.receive(60.0):
+                message = parse(delivery.topic, delivery.body)
+                if isinstance(message, Assign):
+                    self._run(message)
+
+    def _beat(self) -> None:
+        while True:
+            state = InstanceState.BUSY if self._busy else InstanceState.IDLE
+            self._say(Heartbeat(self._id, state, self._process.now()))
+            self._process.sleep(PACE.heartbeat / 1000)
+
+    def _run(self, message: Assign) -> None:
+        about = (message.execution_id, self._id, self._process.now())
+        if self._chance.random() < 0.2:
+            self._say(Rejected(*about))
+            return
+        self._busy = True
+        self._say(Accepted(*about))
+        self._say(Started(*about))
+        self._process.sleep(self._chance.random() * 3)
+        about = (message.execution_id, self._id, self._process.now())
+        self._busy = False
+        self._say(Failed(*about, "it failed") if self._chance.random() < 0.1 else Finished(*about))
+
+    def _say(self, message: Message) -> None:
+        self._bus.publish([message])

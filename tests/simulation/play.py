@@ -1,0 +1,229 @@
+"""One seed: a crew, data coming, trouble, then calm, and the verdict."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+from tests.property.lake import Row, Table
+from tidegate.model.assignment import queued
+from tidegate.model.lineage import Definition, Processor
+from tidegate.store import executions as executions_module
+from tidegate.store import instances as instances_module
+from tidegate.store import leaders
+
+from .crew import PACE, Harbour, Member
+from .database import Database, calm_store
+from .faults import Faults
+from .guards import Guard, without
+from .heap import Heap
+from .network import Network
+from .sea import Sea
+from .witness import TRIGGERS, Witness
+
+BEGIN = 1_000_000
+TROUBLE = 14_000
+"""Milliseconds in which things go wrong."""
+CALM = 3 * PACE.dead_after
+"""In so long, work must go on: I8."""
+LOOK_EVERY = 500
+LEFT_OVER = 30_000
+"""For the work itself, which goes on then."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a play ended."""
+
+    seed: int
+    broken: str | None
+    story: tuple[str, ...]
+    events: int
+
+
+def play(seed: int, missing: Guard | None = None) -> Verdict:
+    """Play a seed, with every guard or without one of them."""
+    with without(missing):
+        return _Play(seed, missing).run()
+
+
+class _Play:
+    def __init__(self, seed: int, missing: Guard | None) -> None:
+        self._seed = seed
+        chance = self._chance = Random(seed)
+        heap = self._heap = Heap(BEGIN)
+        self._story: list[str] = []
+        database = Database(lambda: heap.now, chance, TRIGGERS)
+        sea = Sea(heap.after, chance)
+        sea.skips_repeats = missing is not Guard.TRANSACTION
+        network = Network(heap.after, chance)
+        self._harbour = Harbour(
+            heap, chance, database, network, sea, self._tell, calm_store(database)
+        )
+        self._definitions = {one.topic: one for one in self._lineage()}
+        self._harbour.operator.lineages.apply(list(self._definitions.values()), (), "play", BEGIN)
+        self._witness = Witness(database, sea, self._definitions, self._tell)
+        self._crew: list[Member] = []
+        self._faults = Faults(self._harbour, chance, lambda: self._crew)
+        self._faults.unlocks = sea.atomic = chance.random() < 0.3
+        self._calm = False
+
+    def _tell(self, what: str) -> None:
+        self._story.append(f"{(self._heap.now - BEGIN) / 1000:6.2f} {what}")
+
+    def _lineage(self) -> Iterator[Definition]:
+        """A source with one to three tables of it, in a chain or side by side."""
+        chance = self._chance
+        yield Definition("stage.s", Processor.SOURCE)
+        yield Definition("stage.dim", Processor.SOURCE)
+        base = "stage.s"
+        for number in range(chance.randint(1, 3)):
+            match chance.choice(["chain", "chain", "tags", "checked"]):
+                case "chain":
+                    yield self._step(f"fact.t{number}", base)
+                    base = f"fact.t{number}"
+                case "tags":
+                    yield self._step(f"fact.t{number}#a", base, tagged=True)
+                    yield self._step(f"fact.t{number}#b", base, tagged=True)
+                case _:
+                    yield self._step(f"fact.t{number}", base, unwaited=("stage.dim",))
+
+    def _step(
+        self, topic: str, base: str, *, tagged: bool = False, unwaited: tuple[str, ...] = ()
+    ) -> Definition:
+        return Definition(
+            topic,
+            Processor.STEP,
+            depends_on=(base,),
+            transforms=("view",),
+            unwaited=unwaited,
+            repeat=1_000,
+            maxstep=self._chance.choice([2, 3, 1_000]),
+            tagged=tagged,
+        )
+
+    def run(self) -> Verdict:
+        self._arrange()
+        with _leaders_watched(self._witness), _quiet():
+            self._go_until(BEGIN + TROUBLE)
+            self._faults.end()
+            self._calm = True
+            self._tell("calm")
+            end = BEGIN + TROUBLE + CALM + LEFT_OVER
+            while self._heap.now < end and self._witness.satisfied and not self._is_done():
+                self._go_until(self._heap.now + LOOK_EVERY)
+            for member in list(self._harbour.members.values()):
+                member.kill()
+        broken = self._witness.broken
+        if broken is None and not self._is_done():
+            broken = f"I8: {'; '.join(self._witness.unfinished())}"
+            self._tell(f"BROKEN {broken}")
+        return Verdict(self._seed, broken, tuple(self._story), self._heap.events)
+
+    def _arrange(self) -> None:
+        chance, heap = self._chance, self._heap
+        self._harbour.sea.tables["stage.dim"] = Table(positioned=True)
+        roles = ["manager", *["worker", "manager worker"] * 2][: chance.randint(3, 4)]
+        for role in roles:
+            self._keep_up(role, chance.randint(1, 2))
+        self._land_rows()
+        if chance.random() < 0.3:
+            self._foreign()
+        self._faults.begin(every=chance.choice([700, 1_500, 3_000]))
+        del heap
+
+    def _go_until(self, time: float) -> None:
+        self._heap.run(time, lambda: self._witness.broken is not None)
+
+    def _is_done(self) -> bool:
+        return not self._witness.unfinished()
+
+    def _keep_up(self, role: str, slots: int) -> None:
+        """Start a process, and another one in its place whenever it ends."""
+        member = self._harbour.start(role, slots)
+        self._crew.append(member)
+
+        def again() -> None:
+            self._crew.remove(member)
+            pause = self._chance.uniform(200, 4_000)
+            self._heap.after(pause, lambda: self._keep_up(role, slots))
+
+        member.process.on_death.append(again)
+
+    def _land_rows(self) -> None:
+        chance, id = self._chance, 0
+        for number in range(chance.randint(2, 6)):
+            rows = []
+            time = BEGIN + chance.uniform(0, TROUBLE) if number else BEGIN
+            for _ in range(chance.randint(1, 4)):
+                id += 1
+                rows.append(id)
+            self._heap.at(time, lambda rows=rows: self._land(rows))  # type: ignore[misc]
+        for id in range(3, id + 1, 3):
+            at = BEGIN + chance.uniform(0, 1.2 * TROUBLE)
+            self._heap.at(at, lambda id=id: self._land_customer(id))  # type: ignore[misc]
+
+    def _land(self, ids: list[int]) -> None:
+        now = int(self._heap.now)
+        self._tell(f"rows {ids} land")
+        self._harbour.sea.land("stage.s", [Row(now, self._next_id(), f"s{id}") for id in ids])
+
+    def _next_id(self) -> int:
+        self._landed = getattr(self, "_landed", 0) + 1
+        return self._landed
+
+    def _land_customer(self, id: int) -> None:
+        self._harbour.sea.land("stage.dim", [Row(int(self._heap.now), id, f"dim{id}")])
+
+    def _foreign(self) -> None:
+        chance = self._chance
+
+        def keep_up() -> None:
+            process = self._harbour.start_foreign()
+            process.on_death.append(lambda: self._heap.after(2_000, keep_up))
+            if not self._calm and chance.random() < 0.5:
+                self._heap.after(chance.uniform(0, TROUBLE), process.kill)
+
+        keep_up()
+        for number in range(chance.randint(1, 3)):
+            id = f"ffffffff-0000-4000-8000-{number:012x}"
+            at = BEGIN + chance.uniform(0, TROUBLE)
+            self._heap.at(at, lambda id=id: self._submit(id))  # type: ignore[misc]
+
+    def _submit(self, id: str) -> None:
+        self._tell(f"execution {id[-4:]} is submitted")
+        self._harbour.operator.executions.assign(queued(id, {}, (), int(self._heap.now)))
+
+
+@contextmanager
+def _leaders_watched(witness: Witness) -> Iterator[None]:
+    """See the term of every write that a leader makes."""
+    modules = (executions_module, instances_module)
+    guards = [module.require_term for module in modules]
+
+    def watched(connection: leaders.Connection, term: int | None) -> None:
+        guards[0](connection, term)
+        witness.leader_writes(term)
+
+    for module in modules:
+        module.require_term = watched
+    try:
+        yield
+    finally:
+        for module, guard in zip(modules, guards, strict=True):
+            module.require_term = guard
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The services warn of what is done to them: thousands of lines that nobody needs."""
+    logger = logging.getLogger("tidegate")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
