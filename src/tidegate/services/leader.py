@@ -75,7 +75,7 @@ class Leader:
         self._rescuer.turn(lease)
         instances = self._store.instances.all()
         self._assign_queued(instances)
-        self._assign_due(instances)
+        self._assign_due(instances, lease.now)
         self._trim(lease)
 
     def _hear(self, deliveries: Sequence[Delivery]) -> bool:
@@ -102,9 +102,9 @@ class Leader:
         ]
         self._publish(self._store.executions.hand_out(given, self._term))
 
-    def _assign_due(self, instances: Sequence[Instance]) -> None:
+    def _assign_due(self, instances: Sequence[Instance], now: int) -> None:
         """6 and 7, for tables: plan, and give what is due to idle instances."""
-        due = {verdict.topic: verdict for verdict in self._due()}
+        due = {verdict.topic: verdict for verdict in self._due(now)}
         offsets = self._store.offsets.all() if due else {}
         # Who has waited longest comes first: else a long backlog would keep the others out.
         fair = sorted(due, key=lambda topic: _last_run(offsets.get(topic)))
@@ -118,10 +118,10 @@ class Leader:
         self._store.executions.assign_all(made, self._term)
         self._publish(made)
 
-    def _due(self) -> list[Verdict]:
-        """6. Plan over what is applied now."""
+    def _due(self, now: int) -> list[Verdict]:
+        """6. Plan over what is applied now, by the store's clock: whoever leads, it is the same."""
         self._read_lineage()
-        self._lookout.renew(self._definitions)
+        self._lookout.renew(self._definitions, now)
         try:
             self._store.offsets.see(self._lookout.landed(), self._runtime.now())
             return self._lookout.plan(eager=False).due

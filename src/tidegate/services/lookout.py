@@ -35,8 +35,8 @@ class Lookout:
         self._ahead: dict[str, tuple[object, Ahead]] = {}
         self.renew(definitions)
 
-    def renew(self, definitions: Mapping[str, Definition]) -> None:
-        """Look again from now on, at what these definitions name."""
+    def renew(self, definitions: Mapping[str, Definition], now: int | None = None) -> None:
+        """Look again from now on, at what these definitions name; `now` is the store's, if known."""
         self._definitions = definitions
         self._builders: dict[str, list[str]] = {}
         for definition in definitions.values():
@@ -45,7 +45,7 @@ class Lookout:
         self._ordered = order(definitions.values())
         # One time for the whole of it: rows that come meanwhile are the next one's business, and
         # so a run ends even while writers go on.
-        self._as_of = self._runtime.now()
+        self._as_of = self._runtime.now() if now is None else now
         self._looks.clear()
 
     def plan(self, *, eager: bool) -> Plan:
