@@ -85,9 +85,6 @@ class Offsets(Protocol):
 
     def get(self, topic: str) -> Offset | None: ...
 
-    def held_by(self, hostid: str) -> Sequence[Offset]:
-        """Give the topics whose mutex a process holds."""
-
     def put(self, offset: Offset, at: int) -> None:
         """Write a row by hand; raises MutexError while the topic is held."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -82,8 +81,6 @@ class Executor:
         self._lives = lives
         """Whether Spark's process is still there."""
         self._interrupted: dict[str, Interruption] = {}
-        self._at_work: set[str] = set()
-        """The executions that this process has in hand, from before their claim to their end."""
 
     def execute(
         self, execution: Execution, limits: Limits | None, *, anew: bool = False
@@ -100,15 +97,14 @@ class Executor:
 
     def tend(self, execution: Execution, before: Offset, work: Callable[[], Care]) -> Execution:
         """Tidy a table in its topic's lane; whatever comes of it, the topic stays as it was."""
-        with self._in_hand(execution):
-            self._claim(execution)
-            try:
-                care = work()
-            except Exception as error:  # noqa: BLE001  (a table that is not tidy is still right)
-                care = Care(f"table care failed: {error}")
-            crashpoint("care.before_end")
-            self._store.executions.tended(execution, before, care, self._runtime.now())
-            return self._ended(execution)
+        self._claim(execution)
+        try:
+            care = work()
+        except Exception as error:  # noqa: BLE001  (a table that is not tidy is still right)
+            care = Care(f"table care failed: {error}")
+        crashpoint("care.before_end")
+        self._store.executions.tended(execution, before, care, self._runtime.now())
+        return self._ended(execution)
 
     def interrupt(self, execution_id: str, why: Interruption) -> None:
         """Let a running execution end: its block stays open, nothing is lost."""
@@ -124,44 +120,22 @@ class Executor:
 
         return self._guarded(execution, fail)
 
-    def let_go(self, hostid: str) -> None:
-        """Hand back what this process holds and does not work on: an answer to a claim was lost."""
-        held = {one.execution_id for one in self._store.offsets.held_by(hostid)}
-        for execution in self._store.executions.some(_ids(held) - self._at_work).values():
-            why = "handed back: its worker does not know that it has it"
-            try:
-                self._store.executions.hand_back(execution, why, self._runtime.now())
-            except ClaimLost:
-                # It has ended between the look at it and this.
-                continue
-
-    @contextmanager
-    def _in_hand(self, execution: Execution) -> Iterator[None]:
-        self._at_work.add(execution.id)
-        try:
-            yield
-        finally:
-            self._at_work.discard(execution.id)
-            self._interrupted.pop(execution.id, None)
-
     def _guarded(self, execution: Execution, work: Callable[[Offset], None]) -> Execution:
-        with self._in_hand(execution):
-            offset = self._claim(execution)
-            self._reporter.began(execution)
-            try:
-                work(offset)
-            except ClaimLost:
-                # Also when the answer to a commit was lost on its way: then it is finished.
-                if self._ended(execution).state is not ExecutionState.FINISHED:
-                    raise
-            except StoreAway as error:
-                # Nothing is wrong with the topic: what was begun is finished by the next.
-                self._hand_back(execution, f"handed back: {error}")
-            except TidegateError as error:
-                self._fail(execution, offset, error, str(error))
-            except Exception as error:  # noqa: BLE001  (whatever it is, it fails this topic alone)
-                self._fail(execution, offset, error, f"{type(error).__name__}: {error}")
-            return self._ended(execution)
+        offset = self._claim(execution)
+        self._reporter.began(execution)
+        try:
+            work(offset)
+        except ClaimLost:
+            # Also when the answer to a commit was lost on its way: then it is finished.
+            if self._ended(execution).state is not ExecutionState.FINISHED:
+                raise
+        except TidegateError as error:
+            self._fail(execution, offset, error, str(error))
+        except Exception as error:  # noqa: BLE001  (whatever it is, it fails this topic alone)
+            self._fail(execution, offset, error, f"{type(error).__name__}: {error}")
+        finally:
+            self._interrupted.pop(execution.id, None)
+        return self._ended(execution)
 
     def _ended(self, execution: Execution) -> Execution:
         ended = self._insist(lambda: self._store.executions.get(execution.id))
@@ -394,16 +368,13 @@ class Executor:
         crashpoint("block.after_commit")
         self._reporter.committed(streams)
 
-    def _hand_back(self, execution: Execution, why: str) -> None:
-        at = self._runtime.now()
-        self._insist(lambda: self._store.executions.hand_back(execution, why, at))
-
     def _fail(self, execution: Execution, held: Offset, error: Exception, reason: str) -> None:
         at, interruption = self._runtime.now(), self._interrupted.get(execution.id)
         if interruption is None and not self._lives():
             interruption = Interruption("lost: Spark's process is gone")
         if interruption is not None and not interruption.failure:
-            self._hand_back(execution, interruption.why)
+            why = interruption.why
+            self._insist(lambda: self._store.executions.hand_back(execution, why, at))
             return
         if interruption is not None:
             reason = interruption.why
@@ -413,10 +384,6 @@ class Executor:
             stop, reason = True, f"{reason} (failed {failures} times in a row)"
         trace = "".join(traceback.format_exception(error))
         self._insist(lambda: self._store.executions.fail(execution, reason, trace, stop, at))
-
-
-def _ids(held: Iterable[str | None]) -> set[str]:
-    return {id for id in held if id is not None}
 
 
 def reads_alike(one: Definition, other: Definition) -> bool:

@@ -300,7 +300,6 @@ class Worker:
                 elif self._is_drained():
                     self._life.stop()
                 self._store.instances.beat({s.id: s.state for s in self._slots.values()})
-                self._executor.let_go(self._identity.process)
                 self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
             except StoreError as error:
                 log.warning("%s", error)

@@ -206,6 +206,8 @@ def lose_unclaimed(connection: Connection, claiming: Execution, at: int) -> None
         update(etl_executions)
         .where(
             _COLUMNS.topic == claiming.topic,
+            # By a clock that is an hour ahead, it is itself from long ago.
+            _COLUMNS.id != claiming.id,
             _COLUMNS.state == ExecutionState.ASSIGNED.value,
             _COLUMNS.assigned_at < at - UNCLAIMED_MILLISECONDS,
         )

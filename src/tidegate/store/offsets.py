@@ -34,10 +34,6 @@ class SqlOffsets:
         row = self._reader.first(select(offsets).where(offsets.c.topic == topic))
         return None if row is None else offset_of(row)
 
-    def held_by(self, hostid: str) -> Sequence[Offset]:
-        rows = self._reader.rows(select(offsets).where(offsets.c.hostid == hostid))
-        return [offset_of(row) for row in rows]
-
     def put(self, offset: Offset, at: int) -> None:
         self._writer.write(lambda connection: _put(connection, offset, at))
 
