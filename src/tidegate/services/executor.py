@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -44,6 +45,10 @@ PATIENCE_SECONDS = 60.0
 """How long a claim waits for the JVM that a dead process left behind."""
 LONGEST_WAIT_SECONDS = 30.0
 """Between two attempts to reach a store that is away, with an outcome in hand."""
+
+_ENDS = (ExecutionState.FINISHED, ExecutionState.FAILED)
+"""What nobody but the executor itself writes."""
+_LET_GO = "lost: its worker let it go"
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,12 @@ class Executor:
         except Exception as error:  # noqa: BLE001  (a table that is not tidy is still right)
             care = Care(f"table care failed: {error}")
         crashpoint("care.before_end")
-        self._store.executions.tended(execution, before, care, self._runtime.now())
+        at = self._runtime.now()
+        try:
+            self._insist(lambda: self._store.executions.tended(execution, before, care, at))
+        except ClaimLost:
+            self._let_go(execution)
+            raise
         return self._ended(execution)
 
     def interrupt(self, execution_id: str, why: Interruption) -> None:
@@ -124,18 +134,36 @@ class Executor:
         offset = self._claim(execution)
         self._reporter.began(execution)
         try:
+            self._attempt(execution, offset, work)
+        except ClaimLost:
+            # Also when the answer to its end was lost on its way: then it has that end.
+            if self._ended(execution).state not in _ENDS:
+                self._let_go(execution)
+                raise
+        finally:
+            self._interrupted.pop(execution.id, None)
+        return self._ended(execution)
+
+    def _attempt(
+        self, execution: Execution, offset: Offset, work: Callable[[Offset], None]
+    ) -> None:
+        try:
             work(offset)
         except ClaimLost:
-            # Also when the answer to a commit was lost on its way: then it is finished.
-            if self._ended(execution).state is not ExecutionState.FINISHED:
-                raise
+            raise
         except TidegateError as error:
             self._fail(execution, offset, error, str(error))
         except Exception as error:  # noqa: BLE001  (whatever it is, it fails this topic alone)
             self._fail(execution, offset, error, f"{type(error).__name__}: {error}")
-        finally:
-            self._interrupted.pop(execution.id, None)
-        return self._ended(execution)
+
+    def _let_go(self, execution: Execution) -> None:
+        """Free the topic of an execution that was taken away, if it still stands in its name.
+
+        Whoever took it away could not see that nobody writes any more; this process can.
+        """
+        at = self._runtime.now()
+        with suppress(ClaimLost):
+            self._insist(lambda: self._store.executions.hand_back(execution, _LET_GO, at))
 
     def _ended(self, execution: Execution) -> Execution:
         ended = self._insist(lambda: self._store.executions.get(execution.id))
@@ -160,9 +188,14 @@ class Executor:
             for offset in self._store.offsets.all().values()
             if offset.hostid and self._has_ended(offset, execution)
         )
-        offset = self._store.executions.claim(
-            execution, self._holders.me, dead, self._runtime.now()
-        )
+        try:
+            offset = self._store.executions.claim(
+                execution, self._holders.me, dead, self._runtime.now()
+            )
+        except StoreAway:
+            # It may be claimed all the same, and only the answer be lost.
+            self._let_go(execution)
+            raise
         crashpoint("block.after_claim")
         return offset
 

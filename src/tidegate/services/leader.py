@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tidegate.crashpoint import crashpoint
 from tidegate.errors import LakeError
 from tidegate.model.assignment import Assigned, Due, assign, new_execution
 from tidegate.model.execution import Execution, Offset
@@ -114,6 +115,7 @@ class Leader:
             self._execution(due[one.due.flow], offsets.get(one.due.flow), one.instance)
             for one in chosen
         ]
+        crashpoint("leader.before_assign")
         # 2. Stored before it is told: whoever hears of it finds it.
         self._store.executions.assign_all(made, self._term)
         self._publish(made)

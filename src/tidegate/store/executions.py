@@ -21,6 +21,7 @@ from tidegate.model.streams import Stream, streams_of
 from tidegate.ports import Commit
 from tidegate.store import execution_rows, failures, journal, phases
 from tidegate.store.claims import Refusal, claim
+from tidegate.store.dialect import hold
 from tidegate.store.leaders import require_term
 from tidegate.store.lineages import remove
 from tidegate.store.offset_rows import (
@@ -28,6 +29,7 @@ from tidegate.store.offset_rows import (
     claim_lost,
     columns_of,
     declare,
+    destination_of,
     mark_stale,
     mend,
     owned,
@@ -104,6 +106,8 @@ class SqlExecutions:
 
     def hand_back(self, execution: Execution, why: str, at: int) -> None:
         def write(connection: Connection) -> None:
+            # A claim whose answer was lost may still be on its way to the end of its transaction.
+            hold(connection, f"lane {destination_of(execution.topic)}")
             held = owned(connection, execution)
             release(connection, execution.topic, {"state": resting(held.seq).value}, at)
             execution_rows.lose(connection, execution.id, why, why, at)
