@@ -35,6 +35,7 @@ def test_nothing_kept_is_nothing_listed(store: SqlStore) -> None:
     store.rejected.keep([], NOW)
     assert store.rejected.list() == []
     assert store.rejected.counts() == {}
+    assert store.rejected.totals() == {}
 
 
 def test_a_body_is_cut_and_a_reason_is_made_storable(store: SqlStore) -> None:
@@ -51,3 +52,14 @@ def test_only_the_newest_are_kept(store: SqlStore) -> None:
     found = store.rejected.list()
     assert len(found) == most
     assert (found[0].where, found[-1].where) == (str(most + 6), "7")
+    # All of them are counted.
+    assert store.rejected.totals() == {Topic.PROGRESS: most + 7}
+
+
+def test_one_that_several_read_is_counted_once(store: SqlStore) -> None:
+    for _ in range(2):
+        store.rejected.keep([(delivery(1, Topic.CONTROL), "no JSON")], NOW)
+    # In a topic that was made anew the same place holds another one.
+    store.rejected.keep([(delivery(1, Topic.CONTROL, b"x"), "no JSON")], NOW)
+    store.rejected.keep([(delivery(1), "no JSON")], NOW)
+    assert store.rejected.totals() == {Topic.CONTROL: 2, Topic.PROGRESS: 1}

@@ -92,11 +92,7 @@ def _status(parts: Parts) -> dict[str, Any]:
             for one in parts.store.executions.open()
         },
         "stopped": {**stopped, **paused},
-        "rejected_messages": sum(
-            count
-            for reasons in parts.store.rejected.counts().values()
-            for count in reasons.values()
-        ),
+        "rejected_messages": sum(parts.store.rejected.totals().values()),
     }
 
 

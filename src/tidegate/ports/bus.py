@@ -36,7 +36,10 @@ class Rejected(Protocol):
     """Messages that were skipped, the newest of them."""
 
     def keep(self, refused: Sequence[tuple[Delivery, str]], at: int) -> None:
-        """Keep deliveries, each with the reason."""
+        """Keep and count deliveries, each with the reason; one that is kept already, once."""
+
+    def totals(self) -> Mapping[Topic, int]:
+        """How many there were, by topic; more than are kept."""
 
     def counts(self) -> Mapping[Topic, Mapping[str, int]]:
         """How many are kept, by topic and reason."""

@@ -7,6 +7,7 @@ word is all that there is of its execution: it is written down.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ from tidegate.model.messages import (
 from tidegate.model.progress import advance
 from tidegate.model.streams import told
 from tidegate.ports import Delivery, Runtime, Store
+
+log = logging.getLogger(__name__)
 
 _Refused = list[tuple[Delivery, str]]
 
@@ -77,6 +80,9 @@ class Post:
         self._follow(progress, executions, heard, refused, term)
         self._tell(streams, executions, refused)
         if refused:
+            delivery, why = refused[-1]
+            skipped = (len(refused), delivery.topic, delivery.where, why)
+            log.warning("skipped %d messages, the last on %s at %s: %s", *skipped)
             self._store.rejected.keep(refused, now)
         return heard
 

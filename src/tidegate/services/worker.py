@@ -21,11 +21,19 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from tidegate.errors import ClaimLost, Malformed, MutexError, StoreError
+from tidegate.errors import ClaimLost, Malformed, MutexError, StoreAway, StoreError
 from tidegate.model.assignment import limits_of, new_execution
 from tidegate.model.execution import Execution, ExecutionState, Limits
 from tidegate.model.instance import TABLE, Instance, InstanceStatus
-from tidegate.model.messages import Assign, Cancel, Heartbeat, InstanceState, Shutdown, parse
+from tidegate.model.messages import (
+    Assign,
+    Cancel,
+    Heartbeat,
+    InstanceState,
+    Message,
+    Shutdown,
+    parse,
+)
 from tidegate.model.pace import Pace
 from tidegate.ports import Bus, Delivery, Inbox, Mailbox, Runtime, Store
 from tidegate.services.executor import Executor, Interruption
@@ -45,6 +53,16 @@ class Order:
     execution_id: str
     instance: str
     configuration: Any = None
+    delivery: Delivery | None = None
+    """What told of it; None when it was found in the store."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A command, and how it came."""
+
+    message: Message
+    delivery: Delivery
 
 
 @dataclass(frozen=True)
@@ -127,7 +145,7 @@ class Worker:
         """Looks after a topic's table once a block is in it."""
         self._foreign = foreign
         """Plans a topic for an assign that is in nobody's store: a foreign manager's."""
-        self._mailbox: Mailbox[Delivery | Freed | Rows | Word] = runtime.mailbox()
+        self._mailbox: Mailbox[Heard | Freed | Rows | Word] = runtime.mailbox()
         self._slots = {
             slot.id: slot
             for slot in (Slot(runtime.uuid(), runtime.mailbox()) for _ in range(slots))
@@ -190,10 +208,10 @@ class Worker:
 
     # What the worker itself does; nothing here waits for anything.
 
-    def _take(self, item: Delivery | Freed | Rows | Word) -> None:
+    def _take(self, item: Heard | Freed | Rows | Word) -> None:
         match item:
-            case Delivery():
-                self._hear(item)
+            case Heard():
+                self._hear(item.message, item.delivery)
             case Freed():
                 self._slots[item.instance].execution_id = None
                 # At once: the manager need not wait for the next beat to use the slot again.
@@ -203,15 +221,11 @@ class Worker:
             case Word():
                 self._stop()
 
-    def _hear(self, delivery: Delivery) -> None:
-        try:
-            message = parse(delivery.topic, delivery.body)
-        except Malformed as error:
-            log.warning("skipped a message at %s: %s", delivery.where, error)
-            return
+    def _hear(self, message: Message, delivery: Delivery) -> None:
         match message:
             case Assign() if message.assignee in self._slots:
-                self._give(Order(message.execution_id, message.assignee, message.configuration))
+                told = (message.execution_id, message.assignee, message.configuration)
+                self._give(Order(*told, delivery))
             case Cancel() if message.assignee in self._slots:
                 self._minded.put(Word.STOP)
             case Shutdown() if message.assignee in self._slots:
@@ -285,10 +299,32 @@ class Worker:
     def _read_post(self, inbox: Inbox) -> None:
         while not self._life.stopping:
             deliveries = inbox.receive(self._pace.loop / 1000)
+            refused = []
             for delivery in deliveries:
-                self._mailbox.put(delivery)
+                try:
+                    self._mailbox.put(Heard(parse(delivery.topic, delivery.body), delivery))
+                except Malformed as error:
+                    refused.append((delivery, str(error)))
+            self._refuse(refused)
             inbox.done(deliveries)
         inbox.close()
+
+    def _refuse(self, refused: Sequence[tuple[Delivery, str]]) -> None:
+        """Keep and count what makes no sense; while the store is away, nothing can be obeyed."""
+        if refused:
+            delivery, why = refused[-1]
+            skipped = (len(refused), delivery.topic, delivery.where, why)
+            log.warning("skipped %d messages, the last on %s at %s: %s", *skipped)
+        while refused and not self._life.stopping:
+            try:
+                self._store.rejected.keep(refused, self._runtime.now())
+            except StoreAway:
+                self._runtime.sleep(self._pace.loop / 1000)
+            except StoreError as error:
+                log.warning("%s", error)
+                return
+            else:
+                return
 
     def _mind(self) -> None:
         """Keep the store in the picture, and hear from it what the bus may have lost."""
@@ -337,7 +373,10 @@ class Worker:
         execution = self._store.executions.get(order.execution_id)
         if execution is None and self._foreign is not None:
             execution = self._adopt(order)
-        if execution is None or execution.etl_worker != order.instance:
+        elif order.delivery is not None and not _is_of(execution, order.instance):
+            why = f"no execution {order.execution_id} of instance {order.instance}"
+            self._refuse([(order.delivery, why)])
+        if execution is None or not _is_of(execution, order.instance):
             return
         if execution.state is not ExecutionState.ASSIGNED:
             return
@@ -365,3 +404,7 @@ class Worker:
         )
         self._store.executions.assign(made)
         return made
+
+
+def _is_of(execution: Execution | None, instance: str) -> bool:
+    return execution is not None and execution.etl_worker == instance

@@ -1,26 +1,36 @@
-"""Messages that nobody could take: the newest are kept, with the reason."""
+"""Messages that nobody could take: all are counted, the newest kept, with the reason."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tidegate.model.fields import sendable
 from tidegate.model.messages import Topic
 from tidegate.ports import Delivery, Rejection
+from tidegate.store.dialect import hold, insert_into
 from tidegate.store.reader import Reader
-from tidegate.store.schema import rejected_messages
+from tidegate.store.schema import rejected_messages, rejected_totals
 from tidegate.store.writer import Writer
 
 MOST_ROWS = 10_000
 MOST_BYTES = 10_000
 """So much of a body is kept: enough to see who wrote it."""
+ASKED_AT_ONCE = 1000
+"""Databases limit the values in one statement."""
 
 _COLUMNS = rejected_messages.c
 _KEEP = insert(rejected_messages)
 _TRIM = delete(rejected_messages).where(
     _COLUMNS.id <= select(func.max(_COLUMNS.id)).scalar_subquery() - MOST_ROWS
+)
+_KEPT = select(_COLUMNS.topic, _COLUMNS.where, _COLUMNS.body).where(
+    _COLUMNS.topic.in_(list(Topic)), _COLUMNS.where.in_(bindparam("places", expanding=True))
 )
 
 
@@ -33,6 +43,10 @@ class SqlRejected:
     def keep(self, refused: Sequence[tuple[Delivery, str]], at: int) -> None:
         if refused:
             self._writer.write(lambda connection: _keep(connection, refused, at))
+
+    def totals(self) -> Mapping[Topic, int]:
+        rows = self._reader.rows(select(rejected_totals).order_by(rejected_totals.c.topic))
+        return {Topic(row["topic"]): row["messages"] for row in rows}
 
     def counts(self) -> Mapping[Topic, Mapping[str, int]]:
         rows = self._reader.rows(
@@ -62,17 +76,54 @@ class SqlRejected:
 
 
 def _keep(connection: Connection, refused: Sequence[tuple[Delivery, str]], at: int) -> None:
+    # Every worker reads what is on ems.control, and a message may come to two managers: whoever is
+    # first counts it.
+    hold(connection, "rejected messages")
+    rows = [
+        {
+            "topic": delivery.topic,
+            "where": delivery.where,
+            "reason": sendable(reason),
+            "body": delivery.body[:MOST_BYTES],
+            "created_at": at,
+        }
+        for delivery, reason in refused
+    ]
+    known = _known(connection, rows)
+    fresh = [row for row in rows if _identity(row) not in known]
+    if not fresh:
+        return
+    connection.execute(_KEEP, fresh[-MOST_ROWS:])
+    connection.execute(_TRIM)
+    counted = Counter(row["topic"] for row in fresh)
     connection.execute(
-        _KEEP,
+        _count(connection.dialect.name),
         [
-            {
-                "topic": delivery.topic,
-                "where": delivery.where,
-                "reason": sendable(reason),
-                "body": delivery.body[:MOST_BYTES],
-                "created_at": at,
-            }
-            for delivery, reason in refused[-MOST_ROWS:]
+            {"topic": topic, "messages": count, "created_at": at, "updated_at": at}
+            for topic, count in sorted(counted.items())
         ],
     )
-    connection.execute(_TRIM)
+
+
+def _known(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    known: set[tuple[Any, ...]] = set()
+    for start in range(0, len(rows), ASKED_AT_ONCE):
+        places = [row["where"] for row in rows[start : start + ASKED_AT_ONCE]]
+        kept = connection.execute(_KEPT, {"places": places})
+        known |= {_identity(row._asdict()) for row in kept}
+    return known
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    # With the body: a topic that was made anew counts its places from zero again.
+    return str(row["topic"]), row["where"], bytes(row["body"])
+
+
+@cache
+def _count(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    statement = insert_into(dialect, rejected_totals)
+    added = rejected_totals.c.messages + statement.excluded.messages
+    return statement.on_conflict_do_update(
+        index_elements=[rejected_totals.c.topic],
+        set_={"messages": added, "updated_at": statement.excluded.updated_at},
+    )

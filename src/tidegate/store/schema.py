@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0005"
+REVISION = "0006"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -324,5 +324,15 @@ rejected_messages = Table(
     _text("reason"),
     Column("body", LargeBinary, nullable=False),
     _number("created_at"),
+    Index("rejected_messages_where", "topic", "where"),
     sqlite_autoincrement=True,
+)
+
+rejected_totals = Table(
+    "rejected_totals",
+    metadata,
+    # How many there were, of which `rejected_messages` keeps the newest.
+    Column("topic", Text, primary_key=True),
+    _number("messages"),
+    *_stamps(),
 )
