@@ -2,14 +2,16 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+MINUTES := 10
 
-.PHONY: help setup demo up test lint bench test-faults clean
+.PHONY: help setup demo up test lint bench test-faults soak clean
 
 help:
 	@echo "make demo         build a shop of a million orders and show what was built"
 	@echo "make up           keep that shop fresh, with new data coming, until ctrl-C"
 	@echo "make test         lint, types, and every test but the long ones"
 	@echo "make test-faults  the tests that take minutes each"
+	@echo "make soak         kill processes for MINUTES=10, then compare every table"
 	@echo "make bench        figures: bare Spark and Tidegate in the same run"
 	@echo "make lint         ruff, mypy, import-linter"
 
@@ -38,6 +40,9 @@ lint: $(INSTALLED)
 
 test-faults: setup
 	$(BIN)/pytest -m long
+
+soak: setup
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 bench: setup
 	$(BIN)/python -m benchmarks
