@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from tidegate.errors import TopicStopped
 from tidegate.model.blocks import Cut, FileStatistics, Found, find_block, unknown
-from tidegate.model.execution import Block, Execution, Measures, Outcome, Work
+from tidegate.model.care import Care, Chores
+from tidegate.model.execution import Block, Execution, Measures, Offset, Outcome, Work
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import GREATEST, Position, before
@@ -352,3 +353,25 @@ class ModelRunner:
             block.seq, block.last, block.next, table.version, execution.id, len(rows)
         )
         return table.version
+
+
+class Silent:
+    """Implements `foreground.Watcher` for nobody."""
+
+    def started(self, topic: str, rows_ahead: int) -> None: ...
+
+    def ended(self, execution: Execution) -> None: ...
+
+    def tended(self, execution: Execution) -> None: ...
+
+    def refused(self, topic: str, why: str) -> None: ...
+
+
+class Idle:
+    """Implements `ports.Caretaker` for tables that are always tidy."""
+
+    def chores(self, table: str, offset: Offset) -> Chores:  # noqa: ARG002
+        return Chores()
+
+    def run(self, table: str, chores: Chores, pins: Sequence[int]) -> Care:
+        raise AssertionError(f"{table} needs nothing", chores, pins)

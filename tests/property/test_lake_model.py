@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from sqlalchemy import Connection, delete
 
-from tidegate.model.care import Care as TableCare
-from tidegate.model.care import Chores
-from tidegate.model.execution import Execution, ExecutionState, Offset, OffsetState
+from tidegate.model.execution import ExecutionState, Offset, OffsetState
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.plan import Plan
 from tidegate.model.position import START, Position
@@ -34,11 +32,13 @@ from tidegate.store.schema import metadata
 from .lake import (
     Arrival,
     Died,
+    Idle,
     ModelHolders,
     ModelLake,
     ModelRunner,
     ModelRuntime,
     Row,
+    Silent,
     Table,
     World,
     transformed,
@@ -56,28 +56,6 @@ def store() -> Iterator[SqlStore]:
         closing(open_store(f"sqlite:///{folder}/store.db")) as opened,
     ):
         yield opened
-
-
-class Silent:
-    """Implements `foreground.Watcher` for nobody."""
-
-    def started(self, topic: str, rows_ahead: int) -> None: ...
-
-    def ended(self, execution: Execution) -> None: ...
-
-    def tended(self, execution: Execution) -> None: ...
-
-    def refused(self, topic: str, why: str) -> None: ...
-
-
-class Idle:
-    """Implements `ports.Caretaker` for tables that are always tidy."""
-
-    def chores(self, table: str, offset: Offset) -> Chores:  # noqa: ARG002
-        return Chores()
-
-    def run(self, table: str, chores: Chores, pins: Sequence[int]) -> TableCare:
-        raise AssertionError(f"{table} needs nothing", chores, pins)
 
 
 class Doubled(AssertionError):

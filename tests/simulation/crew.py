@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.property.lake import ModelLake
+from tests.property.lake import Idle, ModelLake, Silent
 from tidegate.model.lineage import Processor
 from tidegate.model.messages import (
     Accepted,
@@ -21,10 +21,15 @@ from tidegate.model.messages import (
     parse,
 )
 from tidegate.model.pace import Pace
+from tidegate.ports import Reporter
+from tidegate.services.care import Care
 from tidegate.services.executor import Executor
+from tidegate.services.foreground import Foreground
 from tidegate.services.lifecycle import Lifecycle
+from tidegate.services.lookout import Lookout
 from tidegate.services.manager import Manager
-from tidegate.services.reporter import BusReporter
+from tidegate.services.reporter import BusReporter, Silence
+from tidegate.services.shadows import Shadows
 from tidegate.services.worker import Identity, Worker
 from tidegate.store import SqlStore
 
@@ -44,6 +49,8 @@ PACE = Pace(
     pause_after=1_000_000,
 )
 _LOOK_AGAIN_SECONDS = 0.5
+LONGEST_LINGER = 4_000
+"""Milliseconds that a JVM outlives its process."""
 
 
 @dataclass
@@ -66,11 +73,6 @@ class Member:
         """Kill the whole process group."""
         self.jvm.end()
         self.process.kill()
-
-    def kill_python(self, linger: float) -> None:
-        """Kill the process alone: its JVM goes on until it sees that."""
-        self.process.kill()
-        self.process.after(linger, self.jvm.end)
 
     def stop(self, milliseconds: float, *, all_of_it: bool) -> None:
         self.process.stop(milliseconds)
@@ -99,12 +101,8 @@ class Harbour:
 
     def start(self, role: str, slots: int) -> Member:
         """Start a process: a manager, a worker, or both in one, as their names say."""
-        self._numbers += 1
-        name = f"{role}{self._numbers}"
-        process = Process(name, self._numbers, self.heap, self.chance, self.tell)
-        member = Member(process, Jvm(name, self.sea, alive="worker" in role))
-        self.members[member.hostid] = member
-        self.tell(f"{name} starts")
+        member = self._join(role, has_jvm="worker" in role)
+        process = member.process
         bus = PlayedBus(self.network, process)
         if "manager" in role:
             process.spawn("manager", self._manager(member, bus).serve)
@@ -112,6 +110,22 @@ class Harbour:
             worker = self._worker(member, bus, slots)
             process.spawn("worker", lambda: self._serve(member, worker))
         return member
+
+    def _join(self, role: str, *, has_jvm: bool) -> Member:
+        process = self._process(role)
+        member = Member(process, Jvm(process.name, self.sea, alive=has_jvm))
+        self.members[member.hostid] = member
+        # However the process ends, its JVM sees it and ends as well, some time later.
+        process.on_death.append(
+            lambda: self.heap.after(self.chance.uniform(0, LONGEST_LINGER), member.jvm.end)
+        )
+        return member
+
+    def _process(self, role: str) -> Process:
+        self._numbers += 1
+        name = f"{role}{self._numbers}"
+        self.tell(f"{name} starts")
+        return Process(name, self._numbers, self.heap, self.chance, self.tell)
 
     def _serve(self, member: Member, worker: Worker) -> None:
         worker.serve()
@@ -124,7 +138,7 @@ class Harbour:
     def _manager(self, member: Member, bus: PlayedBus) -> Manager:
         process = member.process
         return Manager(
-            played_store(self.database, self.operator, process),
+            self._store(process),
             bus,
             ModelLake(Shore(process, self.sea)),
             PlayedHolders(process, self),
@@ -133,11 +147,35 @@ class Harbour:
             member.life,
         )
 
-    def _worker(self, member: Member, bus: PlayedBus, slots: int) -> Worker:
+    def start_run(self, topics: Collection[str]) -> Member:
+        """Start a run by hand, as `tidegate run` does when it finds no manager."""
+        member = self._join("run", has_jvm=True)
+        process = member.process
+        store, shore = self._store(process), Shore(process, self.sea)
+        lake, holders = ModelLake(shore), PlayedHolders(process, self)
+        executor = self._executor(member, store, Silence())
+
+        def run() -> None:
+            applied = store.lineages.current()
+            definitions = {topic: one.definition for topic, one in applied.items()}
+            lookout = Lookout(definitions, store, lake, holders, process)
+            care = Care(store, Idle(), executor, process)
+            shadows = Shadows(store, lake, holders, process)
+            Foreground(lookout, executor, store, process, Silent(), care, shadows).run(topics)
+            self.tell(f"{process.name} is done")
+            self.heap.after(0, member.kill)
+
+        process.spawn("run", run)
+        return member
+
+    def _store(self, process: Process) -> SqlStore:
+        return played_store(self.database, self.operator, process)
+
+    def _executor(self, member: Member, store: SqlStore, reporter: Reporter) -> Executor:
         process, jvm = member.process, member.jvm
-        store, lake = played_store(self.database, self.operator, process), ModelLake(Shore(process, self.sea))
-        loader, reporter = Loader(process, jvm, store, lake), BusReporter(bus, process)
-        executor = Executor(
+        lake = ModelLake(Shore(process, self.sea))
+        loader = Loader(process, jvm, store, lake)
+        return Executor(
             store,
             lake,
             {Processor.STEP: loader, Processor.RELOAD: loader},
@@ -148,6 +186,11 @@ class Harbour:
             PACE.pause_after,
             lambda: jvm.alive,
         )
+
+    def _worker(self, member: Member, bus: PlayedBus, slots: int) -> Worker:
+        process, jvm = member.process, member.jvm
+        store, reporter = self._store(process), BusReporter(bus, process)
+        executor = self._executor(member, store, reporter)
         return Worker(
             Identity(process.name, "host", process.number, member.hostid),
             slots,
@@ -164,10 +207,7 @@ class Harbour:
 
     def start_foreign(self) -> Process:
         """Start a worker that knows the protocol and nothing else."""
-        self._numbers += 1
-        name = f"foreign{self._numbers}"
-        process = Process(name, self._numbers, self.heap, self.chance, self.tell)
-        self.tell(f"{name} starts")
+        process = self._process("foreign")
         foreign = Foreign(process, PlayedBus(self.network, process), self.chance)
         process.spawn("foreign", foreign.serve)
         return process

@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -62,9 +62,7 @@ def _notices() -> Iterator[str]:
 @cache
 def _connection() -> tuple[Connection, sqlite3.Connection]:
     """One connection for all plays of this process: opening and compiling costs more than one."""
-    engine = create_engine(
-        "sqlite+pysqlite://", poolclass=StaticPool, isolation_level="AUTOCOMMIT"
-    )
+    engine = create_engine("sqlite+pysqlite://", poolclass=StaticPool, isolation_level="AUTOCOMMIT")
     connection = engine.connect()
     raw = connection.connection.dbapi_connection
     assert isinstance(raw, sqlite3.Connection)
@@ -77,6 +75,7 @@ class Trouble:
     def __init__(self) -> None:
         self.before = 0.0
         self.after = 0.0
+        self.slow = 0.0
         self.away_until = 0.0
 
 
@@ -183,10 +182,8 @@ class PlayedWriter(Writer):
             closure(connection)
             raise _Undone
 
-        try:
+        with suppress(_Undone):
             self._database.transact(undone)
-        except _Undone:
-            pass
         return StoreAway("the store went away")
 
     def submit(self, closure: Callable[[Connection], T]) -> Future[T]:
@@ -218,7 +215,13 @@ class PlayedReader(Reader):
         pass
 
 
+SLOWEST = 4_000
+"""Milliseconds that a call of the store may hang."""
+
+
 def _require_there(database: Database, process: Process) -> None:
+    if database.chance.random() < database.trouble.slow:
+        process.wait(database.chance.random() * SLOWEST)
     if database.is_away():
         process.wait(20)
         raise StoreAway("the store is away")

@@ -9,8 +9,6 @@ from .crew import PACE, Harbour, Member
 from .process import Process
 
 HOUR = 3_600_000
-LONGEST_LINGER = 4_000
-"""Milliseconds that a JVM outlives its process."""
 
 
 class Faults:
@@ -37,6 +35,7 @@ class Faults:
                 self.jump,
                 self.store_away,
                 self.store_unsure,
+                self.store_slow,
                 self.loads_fail,
                 self.storm,
                 self.silence,
@@ -64,7 +63,7 @@ class Faults:
         self._over = True
         harbour = self._harbour
         harbour.database.trouble.before = harbour.database.trouble.after = 0.0
-        harbour.database.trouble.away_until = 0.0
+        harbour.database.trouble.away_until = harbour.database.trouble.slow = 0.0
         harbour.sea.fails = 0.0
         weather = harbour.network.weather
         weather.lost, weather.doubled, weather.longest = 0.0, 0.0, 5.0
@@ -88,7 +87,7 @@ class Faults:
         member = self._one()
         if member is None:
             return ""
-        member.kill_python(self._chance.uniform(0, LONGEST_LINGER))
+        member.process.kill()
         return f"{member.process.name} is killed, its JVM lives on"
 
     def kill_jvm(self) -> str:
@@ -155,6 +154,18 @@ class Faults:
 
         self._for_a_while(begin, end)
         return "the store fails now and then, before and after a commit"
+
+    def store_slow(self) -> str:
+        trouble = self._harbour.database.trouble
+
+        def begin() -> None:
+            trouble.slow = 0.1
+
+        def end() -> None:
+            trouble.slow = 0.0
+
+        self._for_a_while(begin, end)
+        return "the store hangs now and then"
 
     def loads_fail(self) -> str:
         sea = self._harbour.sea

@@ -6,14 +6,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
+from unittest.mock import patch
+
+from sqlalchemy import Connection
 
 from tests.property.lake import Row, Table
 from tidegate.model.assignment import queued
 from tidegate.model.lineage import Definition, Processor
-from tidegate.store import executions as executions_module
-from tidegate.store import instances as instances_module
-from tidegate.store import leaders
+from tidegate.store import executions, instances
 
 from .crew import PACE, Harbour, Member
 from .database import Database, calm_store
@@ -70,6 +72,7 @@ class _Play:
         self._faults = Faults(self._harbour, chance, lambda: self._crew)
         self._faults.unlocks = sea.atomic = chance.random() < 0.3
         self._calm = False
+        self._landed = 0
 
     def _tell(self, what: str) -> None:
         self._story.append(f"{(self._heap.now - BEGIN) / 1000:6.2f} {what}")
@@ -132,8 +135,10 @@ class _Play:
         self._land_rows()
         if chance.random() < 0.3:
             self._foreign()
+        if chance.random() < 0.4:
+            for _ in range(chance.randint(1, 2)):
+                heap.at(BEGIN + chance.uniform(0, TROUBLE), self._run_by_hand)
         self._faults.begin(every=chance.choice([700, 1_500, 3_000]))
-        del heap
 
     def _go_until(self, time: float) -> None:
         self._heap.run(time, lambda: self._witness.broken is not None)
@@ -153,27 +158,29 @@ class _Play:
 
         member.process.on_death.append(again)
 
+    def _run_by_hand(self) -> None:
+        topics = [t for t, d in self._definitions.items() if d.processor is Processor.STEP]
+        member = self._harbour.start_run(topics)
+        self._crew.append(member)
+        member.process.on_death.append(lambda: self._crew.remove(member))
+
     def _land_rows(self) -> None:
-        chance, id = self._chance, 0
-        for number in range(chance.randint(2, 6)):
-            rows = []
+        """Orders in a few commits, and their customers, some of them late."""
+        chance = self._chance
+        commits = [chance.randint(1, 4) for _ in range(chance.randint(2, 6))]
+        for number, rows in enumerate(commits):
             time = BEGIN + chance.uniform(0, TROUBLE) if number else BEGIN
-            for _ in range(chance.randint(1, 4)):
-                id += 1
-                rows.append(id)
-            self._heap.at(time, lambda rows=rows: self._land(rows))  # type: ignore[misc]
-        for id in range(3, id + 1, 3):
-            at = BEGIN + chance.uniform(0, 1.2 * TROUBLE)
-            self._heap.at(at, lambda id=id: self._land_customer(id))  # type: ignore[misc]
+            self._heap.at(time, partial(self._land, rows))
+        for id in range(3, sum(commits) + 1, 3):
+            time = BEGIN + chance.uniform(0, 1.2 * TROUBLE)
+            self._heap.at(time, partial(self._land_customer, id))
 
-    def _land(self, ids: list[int]) -> None:
-        now = int(self._heap.now)
-        self._tell(f"rows {ids} land")
-        self._harbour.sea.land("stage.s", [Row(now, self._next_id(), f"s{id}") for id in ids])
-
-    def _next_id(self) -> int:
-        self._landed = getattr(self, "_landed", 0) + 1
-        return self._landed
+    def _land(self, count: int) -> None:
+        first, now = self._landed + 1, int(self._heap.now)
+        self._landed += count
+        self._tell(f"orders {first} to {self._landed} land")
+        rows = [Row(now, id, f"s{id}") for id in range(first, self._landed + 1)]
+        self._harbour.sea.land("stage.s", rows)
 
     def _land_customer(self, id: int) -> None:
         self._harbour.sea.land("stage.dim", [Row(int(self._heap.now), id, f"dim{id}")])
@@ -191,7 +198,7 @@ class _Play:
         for number in range(chance.randint(1, 3)):
             id = f"ffffffff-0000-4000-8000-{number:012x}"
             at = BEGIN + chance.uniform(0, TROUBLE)
-            self._heap.at(at, lambda id=id: self._submit(id))  # type: ignore[misc]
+            self._heap.at(at, partial(self._submit, id))
 
     def _submit(self, id: str) -> None:
         self._tell(f"execution {id[-4:]} is submitted")
@@ -201,20 +208,17 @@ class _Play:
 @contextmanager
 def _leaders_watched(witness: Witness) -> Iterator[None]:
     """See the term of every write that a leader makes."""
-    modules = (executions_module, instances_module)
-    guards = [module.require_term for module in modules]
+    guard = vars(executions)["require_term"]
 
-    def watched(connection: leaders.Connection, term: int | None) -> None:
-        guards[0](connection, term)
+    def watched(connection: Connection, term: int | None) -> None:
+        guard(connection, term)
         witness.leader_writes(term)
 
-    for module in modules:
-        module.require_term = watched
-    try:
+    with (
+        patch.object(executions, "require_term", watched),
+        patch.object(instances, "require_term", watched),
+    ):
         yield
-    finally:
-        for module, guard in zip(modules, guards, strict=True):
-            module.require_term = guard
 
 
 @contextmanager

@@ -104,6 +104,8 @@ class Jvm:
 
     def end(self) -> None:
         """Die; what was not committed by now never will be."""
+        if not self.alive:
+            return
         self.alive = False
         for load in list(self._loads):
             self._let_go(load)
@@ -227,7 +229,9 @@ class Loader:
             positions = {row.position for row in waiting}
             rows = [row for row in base if row.at in positions]
         known = {row.id for name in definition.unwaited for row in read[name]}
-        return [(row, why_it_fails(definition, row, known)) for row in transformed(definition, rows)]
+        return [
+            (row, why_it_fails(definition, row, known)) for row in transformed(definition, rows)
+        ]
 
 
 def why_it_fails(definition: Definition, row: Row, known: set[int]) -> str | None:

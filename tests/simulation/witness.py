@@ -36,7 +36,7 @@ TRIGGERS = (
     """CREATE TRIGGER saw_end AFTER UPDATE ON etl_executions
        WHEN OLD.finished_at IS NOT NULL
         AND (OLD.state, OLD.finished_at) IS NOT (NEW.state, NEW.finished_at)
-       BEGIN SELECT saw('I3', NEW.id || ' was ' || OLD.state || ' and became ' || NEW.state); END""",
+       BEGIN SELECT saw('I3', NEW.id || ' was ' || OLD.state || ', is ' || NEW.state); END""",
     """CREATE TRIGGER saw_gone AFTER DELETE ON etl_executions
        BEGIN SELECT saw('I3', OLD.id || ' is gone'); END""",
     """CREATE TRIGGER saw_told AFTER UPDATE ON etl_executions
@@ -164,7 +164,9 @@ class Witness:
             for topic, definition in self._definitions.items()
             if definition.processor is Processor.STEP and not self._is_complete(definition)
         ]
-        open = self._database.ask("SELECT id, topic, state FROM etl_executions WHERE finished_at IS NULL")
+        open = self._database.ask(
+            "SELECT id, topic, state FROM etl_executions WHERE finished_at IS NULL"
+        )
         found += [f"execution {id} of {topic} is {state}" for id, topic, state in open]
         held = self._database.ask("SELECT topic, hostid FROM offsets WHERE hostid <> ''")
         return [*found, *(f"{topic} is held by {hostid}" for topic, hostid in held)]

@@ -151,6 +151,9 @@ class Executor:
             work(offset)
         except ClaimLost:
             raise
+        except StoreAway as error:
+            # Nothing is wrong with the topic: what was begun is finished by the next.
+            self._hand_back(execution, f"handed back: {error}")
         except TidegateError as error:
             self._fail(execution, offset, error, str(error))
         except Exception as error:  # noqa: BLE001  (whatever it is, it fails this topic alone)
@@ -161,9 +164,12 @@ class Executor:
 
         Whoever took it away could not see that nobody writes any more; this process can.
         """
-        at = self._runtime.now()
         with suppress(ClaimLost):
-            self._insist(lambda: self._store.executions.hand_back(execution, _LET_GO, at))
+            self._hand_back(execution, _LET_GO)
+
+    def _hand_back(self, execution: Execution, why: str) -> None:
+        at = self._runtime.now()
+        self._insist(lambda: self._store.executions.hand_back(execution, why, at))
 
     def _ended(self, execution: Execution) -> Execution:
         ended = self._insist(lambda: self._store.executions.get(execution.id))
@@ -406,8 +412,7 @@ class Executor:
         if interruption is None and not self._lives():
             interruption = Interruption("lost: Spark's process is gone")
         if interruption is not None and not interruption.failure:
-            why = interruption.why
-            self._insist(lambda: self._store.executions.hand_back(execution, why, at))
+            self._hand_back(execution, interruption.why)
             return
         if interruption is not None:
             reason = interruption.why

@@ -36,7 +36,7 @@ class Lookout:
         self.renew(definitions)
 
     def renew(self, definitions: Mapping[str, Definition], now: int | None = None) -> None:
-        """Look again from now on, at what these definitions name; `now` is the store's, if known."""
+        """Look again, at what these definitions name; `now` is by the store's clock, if known."""
         self._definitions = definitions
         self._builders: dict[str, list[str]] = {}
         for definition in definitions.values():

@@ -31,7 +31,7 @@ class Rescuer:
         self._listening_since = 0
         self._last_turn = 0
         self._assigned_since: dict[str, int] = {}
-        """Since when this leader has seen an execution wait to be accepted: no other clock counts."""
+        """Since when this leader has seen an execution wait to be accepted: the store's time."""
         self._at_work: dict[str, str] = {}
         """The execution that each instance was last seen to have begun."""
         self._idle_beats: Counter[str] = Counter()
@@ -81,7 +81,9 @@ class Rescuer:
     def _undone(self, open: Sequence[Execution], now: int) -> dict[str, str]:
         """4 and 8. Find what was never accepted, and what its own instance knows nothing of."""
         lost: dict[str, str] = {}
-        waiting = {one.id for one in open if one.state is ExecutionState.ASSIGNED and one.etl_worker}
+        waiting = {
+            one.id for one in open if one.state is ExecutionState.ASSIGNED and one.etl_worker
+        }
         known = self._assigned_since
         self._assigned_since = {id: known.get(id, now) for id in waiting}
         for execution in open:
