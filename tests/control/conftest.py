@@ -32,8 +32,12 @@ def settings(**sections: str) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Folder:
-    """Two tables in a chain and an hourly one, with rows landed for them."""
-    folder = Folder(tmp_path)
+    return make_shop(tmp_path)
+
+
+def make_shop(path: Path) -> Folder:
+    """Make two tables in a chain and an hourly one, with rows landed for them."""
+    folder = Folder(path)
     folder.write(
         {
             "tidegate.toml": settings(),

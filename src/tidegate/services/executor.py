@@ -110,7 +110,9 @@ class Executor:
         crashpoint("care.before_end")
         at = self._runtime.now()
         try:
-            self._insist(lambda: self._store.executions.tended(execution, before, care, at))
+            self._insist(
+                execution, lambda: self._store.executions.tended(execution, before, care, at)
+            )
         except ClaimLost:
             self._let_go(execution)
             raise
@@ -169,21 +171,27 @@ class Executor:
 
     def _hand_back(self, execution: Execution, why: str) -> None:
         at = self._runtime.now()
-        self._insist(lambda: self._store.executions.hand_back(execution, why, at))
+        self._insist(execution, lambda: self._store.executions.hand_back(execution, why, at))
 
     def _ended(self, execution: Execution) -> Execution:
-        ended = self._insist(lambda: self._store.executions.get(execution.id))
+        ended = self._insist(execution, lambda: self._store.executions.get(execution.id))
         if ended is None:
             raise ClaimLost(f"execution {execution.id} is gone from the store")
         return ended
 
-    def _insist(self, call: Callable[[], T]) -> T:
-        """Wait out a store that is away: the work is done, and must not be done again for that."""
+    def _insist(self, execution: Execution, call: Callable[[], T]) -> T:
+        """Wait out a store that is away: the work is done, and must not be done again for that.
+
+        But a worker that is to end does not wait for ever: what is in the table is found there.
+        """
         wait = 1.0
         while True:
             try:
                 return call()
             except StoreAway:
+                interruption = self._interrupted.get(execution.id)
+                if interruption is not None and not interruption.failure:
+                    raise
                 self._runtime.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
@@ -403,7 +411,7 @@ class Executor:
         )
         crashpoint("block.before_commit")
         commit = Commit(execution, moved, block, outcome, at, definition, rebuilt)
-        streams = self._insist(lambda: self._store.executions.commit(commit))
+        streams = self._insist(execution, lambda: self._store.executions.commit(commit))
         crashpoint("block.after_commit")
         self._reporter.committed(streams)
 
@@ -421,7 +429,9 @@ class Executor:
         if not stop and failures >= self._pause_after:
             stop, reason = True, f"{reason} (failed {failures} times in a row)"
         trace = "".join(traceback.format_exception(error))
-        self._insist(lambda: self._store.executions.fail(execution, reason, trace, stop, at))
+        self._insist(
+            execution, lambda: self._store.executions.fail(execution, reason, trace, stop, at)
+        )
 
 
 def reads_alike(one: Definition, other: Definition) -> bool:
