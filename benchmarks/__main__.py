@@ -9,6 +9,7 @@ from benchmarks.ageing import many_steps
 from benchmarks.bed import Options, machine
 from benchmarks.chain import chain_of_topics
 from benchmarks.checks import clean_checks
+from benchmarks.loop import leaders_turn
 from benchmarks.memory import flat_memory
 from benchmarks.planning import block_bounds, many_topics
 from benchmarks.step import against_hand
@@ -18,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "checks": clean_checks,
     "bounds": block_bounds,
     "plan": many_topics,
+    "loop": leaders_turn,
     "chain": chain_of_topics,
     "memory": flat_memory,
     "ageing": many_steps,
@@ -39,7 +41,7 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("--few", type=int, default=1_000, help="rows of a small block")
     parser.add_argument("--repeats", type=int, default=10, help="turns for a small block")
     parser.add_argument("--files", type=int, default=10_000, help="of the base in `bounds`")
-    parser.add_argument("--topics", type=int, default=10_000, help="in `plan`")
+    parser.add_argument("--topics", type=int, default=10_000, help="in `plan` and `loop`")
     parser.add_argument("--steps", type=int, default=2_000, help="in `ageing`")
     given = vars(parser.parse_args())
     names = given.pop("names")

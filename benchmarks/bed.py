@@ -75,6 +75,13 @@ class Bed:
 
 @contextmanager
 def bench_bed(files: Mapping[str, str]) -> Iterator[Bed]:
+    """Make a project of these files, and open it with a warm Spark."""
+    with bench_parts(files) as parts, parts.spark() as spark:
+        yield Bed(parts, spark, spark.fresh())
+
+
+@contextmanager
+def bench_parts(files: Mapping[str, str]) -> Iterator[Parts]:
     """Make a project of these files, and open it."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         for name, text in {"tidegate.toml": "", **files}.items():
@@ -83,9 +90,9 @@ def bench_bed(files: Mapping[str, str]) -> Iterator[Bed]:
             target.write_text(text)
         project = load_project(Path(folder))
         project.require_sound()
-        with open_parts(project) as parts, parts.spark() as spark:
+        with open_parts(project) as parts:
             apply_changes(parts, changes_of(parts))
-            yield Bed(parts, spark, spark.fresh())
+            yield parts
 
 
 def judge(figure: str, found: float, target: float, *, least: bool = False) -> None:

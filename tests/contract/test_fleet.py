@@ -53,6 +53,31 @@ class TestInstances:
         )
         assert abs(found.started_at - store.leadership.read().now) < 10_000
 
+    def test_every_change_gives_another_stamp(self, store: Store, term: int) -> None:
+        seen: list[object] = []
+
+        def stamped() -> None:
+            seen.append(store.instances.stamps()[OURS.id])
+            assert len(seen) == len(set(seen))
+
+        store.instances.register([OURS])
+        stamped()
+        store.instances.beat({OURS.id: BUSY})
+        stamped()
+        store.instances.disable([OURS.id], disabled=True)
+        stamped()
+        store.instances.set_status(OURS.process, InstanceStatus.CLOSING)
+        stamped()
+        store.instances.bury([OURS.id], NOBODY, "gone", term)
+        stamped()
+
+    def test_those_that_are_asked_for_are_read(self, store: Store) -> None:
+        store.instances.register([OURS, replace(OURS, id="i-2")])
+        found = {one.id: one for one in store.instances.all()}
+        assert store.instances.some(["i-2", "i-3"]) == {"i-2": found["i-2"]}
+        many = {f"i-{number}" for number in range(5_000)}
+        assert store.instances.some(many) == found
+
     def test_one_that_is_only_heard_is_foreign(self, store: Store) -> None:
         store.instances.beat({"f-1": BUSY, "f-2": IDLE})
         found = {one.id: one for one in store.instances.all()}

@@ -219,3 +219,61 @@ def test_racing_looks_never_take_a_table_back(url: str, opened: Open) -> None:
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(see, range(3)))
         assert offset(stores[0], table).last == Position(3, 0)
+
+
+class TestStamps:
+    def test_every_write_of_a_row_gives_it_another_stamp(self, store: Store) -> None:
+        seen: list[object] = []
+
+        def stamped() -> None:
+            seen.append(store.offsets.stamps()[TOPIC])
+            assert len(seen) == len(set(seen))
+
+        # All within one millisecond, as far as the writers' clocks tell.
+        store.offsets.put(FULL_ROW, NOW)
+        stamped()
+        store.offsets.put(replace(FULL_ROW, failures=9, block=None), NOW)
+        stamped()
+        store.offsets.put(replace(FULL_ROW, seq=0, state=OffsetState.STOPPED, block=None), NOW)
+        stamped()
+        store.offsets.resume(TOPIC, NOW)
+        stamped()
+        made = claimed(store, "e-1")
+        stamped()
+        store.executions.declare(made, block(last=FULL_ROW.last), "Step", NOW)
+        stamped()
+        store.executions.declare(made, block(last=FULL_ROW.last), "FullStep", NOW)
+        stamped()
+        store.executions.fail(made, "no", "", stop=False, at=NOW)
+        stamped()
+
+    def test_a_look_at_a_landed_table_does_so_too(self, store: Store) -> None:
+        seen = set()
+        for version in range(3):
+            store.offsets.see([Look("stage.orders", NOW, version=version)], NOW)
+            seen.add(store.offsets.stamps()["stage.orders"])
+        assert len(seen) == 3
+
+    def test_a_clock_that_is_behind_does_so_too(self, store: Store) -> None:
+        store.offsets.put(FULL_ROW, NOW)
+        before = store.offsets.stamps()[TOPIC]
+        store.offsets.put(replace(FULL_ROW, rows=1), NOW - 60_000)
+        assert store.offsets.stamps()[TOPIC] != before
+
+    def test_the_rows_that_are_asked_for_are_read(self, store: Store) -> None:
+        other = replace(FULL_ROW, topic="fact.other")
+        for row in (FULL_ROW, other):
+            store.offsets.put(row, NOW)
+        assert store.offsets.some([TOPIC, "fact.none"]) == {TOPIC: FULL_ROW}
+        assert store.offsets.some([]) == {}
+        many = {TOPIC, *(f"fact.t{number}" for number in range(5_000))}
+        assert store.offsets.some(many) == {TOPIC: FULL_ROW}
+
+    def test_a_lane_is_all_that_writes_one_table(self, store: Store) -> None:
+        for topic in ("fact.a#x", "fact.a#y", "fact.a:3", "fact.ab"):
+            store.offsets.put(replace(FULL_ROW, topic=topic), NOW)
+        assert {one.topic for one in store.offsets.lane("fact.a#x")} == {
+            "fact.a#x",
+            "fact.a#y",
+            "fact.a:3",
+        }

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Executable, RowMapping, create_engine
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import StaticPool
 
 from tidegate.errors import StoreAway
@@ -132,9 +132,6 @@ class Database:
         for hook in self.on_rollback:
             hook()
 
-    def rows(self, statement: Executable) -> Sequence[RowMapping]:
-        return self.connection.execute(statement).mappings().all()
-
     def remember(self, key: Any, tables: set[str], look: Callable[[], T]) -> T:
         """Look something up, unless it was looked up since its tables last changed."""
         if key not in self._memory:
@@ -205,11 +202,12 @@ class PlayedReader(Reader):
         self._database = database
         self._process = process
 
-    def rows(self, statement: Executable) -> Sequence[RowMapping]:
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
         if self._process is not None:
             self._process.pass_by()
             _require_there(self._database, self._process)
-        return self._database.rows(statement)
+        yield self._database.connection
 
     def close(self) -> None:
         pass
@@ -253,7 +251,7 @@ _READ_FROM = {
     "wishes": {"flow_wishes"},
 }
 """The nouns that services read again and again, and the tables that they read."""
-_READS = {"current", "stamp", "all", "get", "open", "some", "list", "counts", "waiting", "of"}
+_READS = {"current", "stamp", "stamps", "all", "get", "open", "some", "list", "counts", "waiting"}
 
 
 class Remembered:

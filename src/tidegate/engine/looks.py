@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,19 +99,21 @@ class Tables:
         at = self._now()
         known = self._looks.get((table, pos, id, data_version))
         if known is not None and self._is_newest(table, known.version):
-            return replace(known, looked_at=at)
+            return known.again(at)
         seen = self._read(table, pos, id, at, data_version=data_version)
         self._looks[table, pos, id, data_version] = seen
         return seen
 
     def _is_newest(self, table: str, version: int) -> bool:
         """Tell whether a version is still the newest, where that takes two looks at a folder."""
-        log = Path(self.path(table)) / "_delta_log"
-        if "://" in self.path(table) or version < 0:
+        path = self.path(table)
+        if "://" in path or version < 0:
             return False
-        return (log / f"{version:020d}.json").exists() and not (
-            log / f"{version + 1:020d}.json"
-        ).exists()
+        # Not by pathlib: a manager asks this of every landed table, again and again.
+        log = f"{path}/_delta_log"
+        if os.access(f"{log}/{version + 1:020d}.json", os.F_OK):
+            return False
+        return os.access(f"{log}/{version:020d}.json", os.F_OK)
 
     def _read(self, table: str, pos: str, id: str, at: int, *, data_version: bool) -> Look:
         found = self.open(table)

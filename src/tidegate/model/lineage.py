@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -171,7 +171,7 @@ class Definition:
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain values that JSON can hold."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Definition:
@@ -190,6 +190,8 @@ def _plain(value: Any) -> Any:
             return value.value
         case tuple():
             return list(value)
+        case Mapping():
+            return dict(value)
         case _:
             return value
 

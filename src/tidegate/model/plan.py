@@ -47,6 +47,20 @@ class Look:
     trouble: str = ""
     """Why it cannot be read, although it is there."""
 
+    def again(self, at: int) -> Look:
+        """Give the same as seen at another time; written out, since thousands a second are."""
+        return Look(
+            self.table,
+            at,
+            self.exists,
+            self.positioned,
+            self.newest,
+            self.unread,
+            self.version,
+            self.data_version,
+            self.trouble,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
@@ -104,6 +118,9 @@ Told = str | tuple[Callable[..., str], *tuple[object, ...]]
 """A sentence, or what it is made of: few of a plan's sentences are ever read."""
 
 
+_UNBLOCKED: tuple[Told, int] = "", GREATEST
+
+
 class Verdict(NamedTuple):
     """What the plan says of one topic."""
 
@@ -117,6 +134,8 @@ class Verdict(NamedTuple):
     broken: bool = False
     """It cannot run although it should: something that it had is gone."""
     rows_ahead: int = 0
+    not_before: int = GREATEST
+    """Of one that is not due: until then it cannot be, unless something else than time moves."""
 
     @property
     def why(self) -> str:
@@ -242,9 +261,9 @@ def _verdict(
         case _:
             assert_never(definition.processor)
     if verdict.due or verdict.broken or _stays(offset, facts):
-        blocked = _blocked(definition, offset, lane, facts)
+        blocked, until = _blocked(definition, offset, lane, facts)
         if blocked:
-            return Verdict(offset.topic, False, blocked, verdict.complete_to)
+            return Verdict(offset.topic, False, blocked, verdict.complete_to, not_before=until)
     return verdict
 
 
@@ -254,27 +273,36 @@ def _stays(offset: Offset, facts: Facts) -> bool:
     return held or offset.state is OffsetState.STOPPED or offset.topic in facts.paused
 
 
-def _blocked(definition: Definition, offset: Offset, lane: Offset | None, facts: Facts) -> Told:
-    """Say what keeps the topic from running at all, whatever its data; empty if nothing does."""
+def _blocked(
+    definition: Definition, offset: Offset, lane: Offset | None, facts: Facts
+) -> tuple[Told, int]:
+    """Say what keeps the topic from running at all, whatever its data, and until when.
+
+    Empty if nothing does.
+    """
     if offset.topic in facts.paused:
-        return f"paused {facts.paused[offset.topic]}; `tidegate resume {offset.topic}` ends that"
+        by = facts.paused[offset.topic]
+        return f"paused {by}; `tidegate resume {offset.topic}` ends that", GREATEST
     if offset.state is OffsetState.STOPPED:
-        return f"stopped: {offset.reason}; mend it, then `tidegate resume {offset.topic}`"
+        mend = f"mend it, then `tidegate resume {offset.topic}`"
+        return f"stopped: {offset.reason}; {mend}", GREATEST
     if offset.hostid and offset.hostid in facts.live_holders:
-        return f"held {_holder(offset)}"
+        return f"held {_holder(offset)}", GREATEST
     if lane is not None:
-        return f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
+        why = f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
+        return why, GREATEST
     if facts.eager or offset.topic in facts.asked or offset.run is None:
-        return ""
+        return _UNBLOCKED
     repeat = definition.repeat_or_default
     if offset.failures:
         wait = backoff(offset.failures, repeat)
+        again = offset.run + wait
         rests = _rests(offset.run, wait, facts.now)
-        return (_failed, offset, offset.run + wait) if rests else ""
+        return ((_failed, offset, again), again) if rests else _UNBLOCKED
     # A holder that died has moved `run` by its claim, and nothing else: what it began is not done.
     begun = offset.full or offset.block is not None or offset.hostid
-    rests = _rests(offset.run, repeat, facts.now) and not begun
-    return (_resting, definition, offset.run + repeat) if rests else ""
+    due_at, rests = offset.run + repeat, _rests(offset.run, repeat, facts.now) and not begun
+    return ((_resting, definition, due_at), due_at) if rests else _UNBLOCKED
 
 
 def _rests(run: int, wait: int, now: int) -> bool:
@@ -372,10 +400,17 @@ def _step(
         limits = Limits(facts.now, offset.last, bound, complete_to, retry=True)
         why = f"due: {changed}, and rows that failed wait for it"
         return Verdict(offset.topic, True, why, complete_to, limits=limits)
+    again = GREATEST
+    if definition.topic in facts.waiting:
+        again = _looked_again(offset, facts, definition.listed[1:])
     if first == GREATEST:
-        return _fresh(definition, offset, tables, complete_to, ripe)
+        return _fresh(definition, offset, tables, complete_to, ripe, again)
     told, by = _held(definition, tables, facts.now, slowest)
-    return Verdict(offset.topic, False, told, complete_to, by, rows_ahead=rows)
+    # C and F grow no faster than time does: so far they are from letting the first row pass.
+    reach = min(bound, base.frontier.pos)
+    apart = max(first - reach, first + 1 - bound, reached.pos - reach, 1)
+    again = min(again, facts.now + apart)
+    return Verdict(offset.topic, False, told, complete_to, by, rows_ahead=rows, not_before=again)
 
 
 def _worth_a_retry(definition: Definition, offset: Offset, facts: Facts) -> str:
@@ -436,12 +471,13 @@ def _fresh(
     tables: Mapping[str, TableState],
     complete_to: int,
     ripe: int,
+    again: int,
 ) -> Verdict:
     """Judge a topic that has taken every row of its base: it is as complete as what it waits on."""
     limiting = _slowest(definition.depends_on, tables)
     by = limiting if limiting and tables[limiting].complete_to < ripe else None
     told = (_up_to_date, definition, tables[definition.base])
-    return Verdict(offset.topic, False, told, complete_to, by)
+    return Verdict(offset.topic, False, told, complete_to, by, not_before=again)
 
 
 def _up_to_date(definition: Definition, base: TableState) -> str:
@@ -475,7 +511,9 @@ def _reload(
             offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits
         )
     by = slowest if slowest and tables[slowest].complete_to <= complete_to else None
-    return Verdict(offset.topic, False, (_unchanged, offset.run), complete_to, by)
+    again = _looked_again(offset, facts, definition.listed)
+    told = (_unchanged, offset.run)
+    return Verdict(offset.topic, False, told, complete_to, by, not_before=again)
 
 
 def _unchanged(since: int | None) -> str:
@@ -501,6 +539,15 @@ def _changed(definition: Definition, offset: Offset, facts: Facts, tables: Itera
         if read is None or look.data_version > read or (look.version < read and looked_later):
             return f"{table} changed"
     return ""
+
+
+def _looked_again(offset: Offset, facts: Facts, tables: Iterable[str]) -> int:
+    """Give when a later look may find changed what nothing has changed in by the looks so far."""
+    for table in tables:
+        look = facts.looks.get(table)
+        if look is not None and look.exists and look.version < offset.versions.get(table, -1):
+            return facts.now + 1
+    return GREATEST
 
 
 def _slowest(names: Sequence[str], tables: Mapping[str, TableState]) -> str | None:

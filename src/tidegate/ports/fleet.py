@@ -35,6 +35,12 @@ class Instances(Protocol):
 
     def all(self) -> Sequence[Instance]: ...
 
+    def stamps(self) -> Mapping[str, object]:
+        """Give, by instance, something that is another one after each write of its row."""
+
+    def some(self, ids: Collection[str]) -> Mapping[str, Instance]:
+        """Those of these that there are."""
+
     def of(self, process: str) -> Sequence[Instance]:
         """Those that one worker process hosts."""
 

@@ -83,6 +83,15 @@ class Offsets(Protocol):
 
     def all(self) -> Mapping[str, Offset]: ...
 
+    def stamps(self) -> Mapping[str, object]:
+        """Give, by topic, something that is another one after each write of its row."""
+
+    def some(self, topics: Collection[str]) -> Mapping[str, Offset]:
+        """Those of these that there are."""
+
+    def lane(self, topic: str) -> Sequence[Offset]:
+        """Give the rows of all topics that write the topic's table."""
+
     def get(self, topic: str) -> Offset | None: ...
 
     def put(self, offset: Offset, at: int) -> None:

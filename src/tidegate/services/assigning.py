@@ -10,9 +10,15 @@ from tidegate.ports import Runtime, Store
 
 
 def assign(
-    store: Store, runtime: Runtime, topic: str, *, kind: str = "table", limits: Limits | None = None
+    store: Store,
+    runtime: Runtime,
+    hostid: str,
+    topic: str,
+    *,
+    kind: str = "table",
+    limits: Limits | None = None,
 ) -> Execution:
-    """Make an execution of a topic; after one that failed or died, as its retry."""
+    """Make an execution of a topic for this process; after one that failed or died, its retry."""
     execution = new_execution(
         runtime.uuid(),
         topic,
@@ -20,6 +26,7 @@ def assign(
         kind=kind,
         earlier=goes_on_from(store, topic, store.offsets.get(topic)),
         limits=limits,
+        worker=hostid,
     )
     store.executions.assign(execution)
     return execution

@@ -36,7 +36,7 @@ class Care:
             return None
         if not chores:
             return None
-        execution = assign(self._store, self._runtime, topic, kind="care")
+        execution = assign(self._store, self._runtime, self._executor.hostid, topic, kind="care")
         try:
             return self._executor.tend(
                 execution, offset, lambda: self._caretaker.run(table, chores, self._pins(table))

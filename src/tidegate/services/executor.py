@@ -87,6 +87,11 @@ class Executor:
         """Whether Spark's process is still there."""
         self._interrupted: dict[str, Interruption] = {}
 
+    @property
+    def hostid(self) -> str:
+        """The name under which this process takes topics."""
+        return self._holders.me
+
     def execute(
         self, execution: Execution, limits: Limits | None, *, anew: bool = False
     ) -> Execution:
@@ -199,7 +204,7 @@ class Executor:
         """3a. Take the topic's mutex, from a dead holder too."""
         dead = frozenset(
             offset.hostid
-            for offset in self._store.offsets.all().values()
+            for offset in self._store.offsets.lane(execution.topic)
             if offset.hostid and self._has_ended(offset, execution)
         )
         try:

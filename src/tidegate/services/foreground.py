@@ -70,7 +70,8 @@ class Foreground:
 
     def run(self, topics: Collection[str]) -> Report:
         """Run what is due of these topics, and what that makes due, until nothing is."""
-        self._store.offsets.see(self._lookout.landed(), self._runtime.now())
+        landed = self._lookout.landed(self._lookout.facts(eager=True))
+        self._store.offsets.see(landed, self._runtime.now())
         while True:
             # 1. Plan, anew after every block: 8, the ripple.
             plan = self._lookout.plan(eager=True)
@@ -95,7 +96,9 @@ class Foreground:
 
     def _run_one(self, verdict: Verdict) -> None:
         topic = verdict.topic
-        execution = assign(self._store, self._runtime, topic, limits=verdict.limits)
+        execution = assign(
+            self._store, self._runtime, self._executor.hostid, topic, limits=verdict.limits
+        )
         self._watcher.started(topic, verdict.rows_ahead)
         try:
             ended = self._end(execution, verdict)

@@ -10,7 +10,7 @@ Messages only make it faster: whatever they say is in the store, or comes again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tidegate.crashpoint import crashpoint
@@ -21,13 +21,14 @@ from tidegate.model.instance import EXTERNAL, TABLE, Instance
 from tidegate.model.leadership import Lease
 from tidegate.model.lineage import Definition, TopicName
 from tidegate.model.messages import Assign
+from tidegate.model.outlook import Outlook
 from tidegate.model.pace import Pace
-from tidegate.model.plan import Verdict
+from tidegate.model.plan import Facts, Verdict
 from tidegate.ports import Bus, Delivery, Holders, Inbox, Looks, Runtime, Store
 from tidegate.services.assigning import goes_on_from
 from tidegate.services.lookout import Lookout
 from tidegate.services.post import Post
-from tidegate.services.rescuer import Rescuer
+from tidegate.services.rescuer import Fleet, Rescuer
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,7 @@ class Leader:
         self._pace = pace
         self._post = Post(store, runtime)
         self._rescuer = Rescuer(store, holders, runtime, pace)
-        self._lookout = Lookout({}, store, lake, holders, runtime)
-        self._definitions: Mapping[str, Definition] = {}
-        self._stamp: object = None
+        self._lookout = Lookout(None, store, lake, holders, runtime)
         self._refusals: dict[str, int | None] = {}
         """Who rejected an execution, and when it was last heard before that."""
         # Seconds that never jump: a clock set back must not let it wait for as long.
@@ -73,10 +72,8 @@ class Leader:
             return
         self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
         # 1 to 4, and 8.
-        self._rescuer.turn(lease)
-        instances = self._store.instances.all()
-        self._assign_queued(instances)
-        self._assign_due(instances, lease.now)
+        fleet = self._rescuer.turn(lease)
+        self._assign_due(self._assign_queued(fleet), lease.now)
         self._trim(lease)
 
     def _hear(self, deliveries: Sequence[Delivery]) -> bool:
@@ -85,67 +82,65 @@ class Leader:
         heard = self._post.handle(deliveries, self._term)
         self._rescuer.note(heard.beats)
         if heard.refusals:
-            reported = {one.id: one.reported_at for one in self._store.instances.all()}
-            self._refusals |= {id: reported.get(id) for id in heard.refusals}
+            known = self._rescuer.instances()
+            for id in heard.refusals:
+                self._refusals[id] = known[id].reported_at if id in known else None
         return heard.stirring
 
-    def _assign_queued(self, instances: Sequence[Instance]) -> None:
+    def _assign_queued(self, fleet: Fleet) -> Fleet:
         """7, for foreign executions, which wait in the store for an instance."""
-        open = self._store.executions.open()
-        queued = {one.id: one for one in open if one.flow_kind == EXTERNAL and not one.etl_worker}
+        queued = {
+            one.id: one for one in fleet.open if one.flow_kind == EXTERNAL and not one.etl_worker
+        }
+        if not queued:
+            return fleet
         wanted = [Due(one.id, EXTERNAL, one.id, one.tags) for one in queued.values()]
         now = self._runtime.now()
         given = [
             replace(
                 queued[one.due.flow], etl_worker=one.instance.id, assigned_at=now, term=self._term
             )
-            for one in self._choose(wanted, instances, open)
+            for one in self._choose(wanted, fleet)
         ]
-        self._publish(self._store.executions.hand_out(given, self._term))
+        taken = self._store.executions.hand_out(given, self._term)
+        self._publish(taken)
+        return replace(fleet, open=[*fleet.open, *taken])
 
-    def _assign_due(self, instances: Sequence[Instance], now: int) -> None:
+    def _assign_due(self, fleet: Fleet, now: int) -> None:
         """6 and 7, for tables: plan, and give what is due to idle instances."""
-        due = {verdict.topic: verdict for verdict in self._due(now)}
-        offsets = self._store.offsets.all() if due else {}
+        outlook = self._outlook(now)
+        if outlook is None or not outlook.due:
+            return
+        facts = outlook.facts
         # Who has waited longest comes first: else a long backlog would keep the others out.
-        fair = sorted(due, key=lambda topic: _last_run(offsets.get(topic)))
-        wanted = [_wanted(self._definitions[topic]) for topic in fair]
-        chosen = self._choose(wanted, instances, self._store.executions.open())
+        fair = sorted(outlook.net.in_order(outlook.due), key=lambda one: _last_run(facts, one))
+        chosen = {one.due.flow: one.instance for one in self._choose(map(_wanted, fair), fleet)}
         made = [
-            self._execution(due[one.due.flow], offsets.get(one.due.flow), one.instance)
-            for one in chosen
+            self._execution(verdict, facts.offsets.get(topic), chosen[topic])
+            for topic, verdict in outlook.verdicts(chosen).items()
         ]
         crashpoint("leader.before_assign")
         # 2. Stored before it is told: whoever hears of it finds it.
         self._store.executions.assign_all(made, self._term)
         self._publish(made)
 
-    def _due(self, now: int) -> list[Verdict]:
+    def _outlook(self, now: int) -> Outlook | None:
         """6. Plan over what is applied now, by the store's clock: whoever leads, it is the same."""
-        self._read_lineage()
-        self._lookout.renew(self._definitions, now)
+        self._lookout.renew(now)
         try:
-            self._store.offsets.see(self._lookout.landed(), self._runtime.now())
-            return self._lookout.plan(eager=False).due
+            outlook = self._lookout.outlook()
         except LakeError as error:
             log.warning("%s", error)
-            return []
+            return None
+        self._store.offsets.see(self._lookout.landed(outlook.facts), self._runtime.now())
+        return outlook
 
-    def _read_lineage(self) -> None:
-        stamp = self._store.lineages.stamp()
-        if stamp != self._stamp:
-            applied = self._store.lineages.current()
-            self._definitions = {topic: one.definition for topic, one in applied.items()}
-            self._stamp = stamp
-
-    def _choose(
-        self, wanted: Iterable[Due], instances: Sequence[Instance], open: Sequence[Execution]
-    ) -> list[Assigned]:
-        at_work = [execution for execution in open if execution.etl_worker]
+    def _choose(self, wanted: Iterable[Due], fleet: Fleet) -> list[Assigned]:
+        at_work = [execution for execution in fleet.open if execution.etl_worker]
         limit = self._pace.max_parallel
         return assign(
             wanted,
-            [instance for instance in instances if not self._refuses(instance)],
+            [one for one in fleet.instances.values() if not self._refuses(one)],
             {execution.etl_worker for execution in at_work},
             {TopicName.parse(one.topic).table for one in at_work if one.topic},
             None if limit is None else max(0, limit - len(at_work)),
@@ -189,7 +184,8 @@ class Leader:
         self._store.instances.trim(lease.now - self._pace.forget_after, self._term)
 
 
-def _last_run(offset: Offset | None) -> int:
+def _last_run(facts: Facts, definition: Definition) -> int:
+    offset = facts.offsets.get(definition.topic)
     return (offset.run or 0) if offset else 0
 
 

@@ -162,15 +162,19 @@ class Rebuilder:
     def _execute(
         self, topic: str, limits: Limits | None, ahead: int = 0, *, anew: bool = False
     ) -> Execution:
-        execution = assign(self._store, self._runtime, topic, kind=_KIND, limits=limits)
+        execution = self._assign(topic, limits)
         self._watcher.started(topic, ahead)
         return self._ended(self._executor.execute(execution, limits, anew=anew))
 
     def _publish(self, topic: str, upto: Position) -> bool:
-        execution = assign(self._store, self._runtime, topic, kind=_KIND)
+        execution = self._assign(topic, None)
         self._watcher.started(topic, 0)
         ended = self._ended(self._executor.publish(execution, upto))
         return ended.state is ExecutionState.FINISHED
+
+    def _assign(self, topic: str, limits: Limits | None) -> Execution:
+        me = self._executor.hostid
+        return assign(self._store, self._runtime, me, topic, kind=_KIND, limits=limits)
 
     def _ended(self, execution: Execution) -> Execution:
         self._report.executions.append(execution)

@@ -7,7 +7,8 @@ earlier than the time from which this leader has listened without a gap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tidegate.model.execution import Execution, ExecutionState
 from tidegate.model.instance import EXTERNAL, Instance, overdue
@@ -15,9 +16,18 @@ from tidegate.model.leadership import Lease
 from tidegate.model.messages import InstanceState
 from tidegate.model.pace import Pace
 from tidegate.ports import Holders, Runtime, Store
+from tidegate.services.following import Following
 
 _CONTRADICTIONS = 2
 """So many heartbeats in a row say idle of an instance that should be at work, and it is not."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Who there is, and what is not ended yet."""
+
+    instances: Mapping[str, Instance]
+    open: Sequence[Execution]
 
 
 class Rescuer:
@@ -28,6 +38,7 @@ class Rescuer:
         self._holders = holders
         self._runtime = runtime
         self._pace = pace
+        self._following = Following(store.instances)
         self._listening_since = 0
         self._last_turn = 0
         self._assigned_since: dict[str, int] = {}
@@ -44,24 +55,37 @@ class Rescuer:
                 idle = state is InstanceState.IDLE
                 self._idle_beats[instance] = self._idle_beats[instance] + 1 if idle else 0
 
-    def turn(self, lease: Lease) -> None:
-        """Take away what is not being done."""
+    def instances(self) -> Mapping[str, Instance]:
+        """Give the instances as the store knows them now."""
+        return self._following.read()
+
+    def turn(self, lease: Lease) -> Fleet:
+        """Take away what is not being done, and give what is left."""
         self._mind_the_gap(lease)
-        instances = self._store.instances.all()
-        gone = [one for one in instances if one.lives and self._is_gone(one)]
+        instances = self.instances()
+        gone = self._gone(instances.values())
         if gone:
             self._bury(gone, "lost: its worker is gone", lease.term)
-        left = [one for one in instances if one not in gone]
+        left = (
+            [one for one in instances.values() if one not in gone] if gone else instances.values()
+        )
         silent = overdue(left, lease.now, self._listening_since, self._pace.dead_after)
         if silent:
             silence = self._pace.dead_after / 1000
             self._bury(silent, f"lost: its worker was not heard for {silence:g} s", lease.term)
-        lost = self._undone(self._store.executions.open(), lease.now)
-        self._store.executions.lose(lost, lease.term, self._runtime.now())
+        open = self._store.executions.open()
+        lost = self._undone(open, instances, lease.now) | self._orphaned(open, instances)
+        if lost:
+            self._store.executions.lose(lost, lease.term, self._runtime.now())
+            # A foreign one that was lost has a successor now.
+            open = self._store.executions.open()
+        return Fleet(self.instances() if gone or silent or lost else instances, open)
 
-    def _is_gone(self, instance: Instance) -> bool:
-        """Tell whether its process has ended, where that can be seen without waiting."""
-        return instance.ours and not self._holders.lives(instance.process)
+    def _gone(self, instances: Iterable[Instance]) -> list[Instance]:
+        """Find those whose process has ended, where that can be seen without waiting."""
+        living = [one for one in instances if one.lives and one.ours]
+        ended = {p for p in {one.process for one in living} if not self._holders.lives(p)}
+        return [one for one in living if one.process in ended] if ended else []
 
     def _mind_the_gap(self, lease: Lease) -> None:
         """Blame a silence on nobody while this leader itself did not turn."""
@@ -78,19 +102,20 @@ class Rescuer:
         ended = frozenset(p for p in processes if not self._holders.lives(p))
         self._store.instances.bury([instance.id for instance in dead], ended, why, term)
 
-    def _undone(self, open: Sequence[Execution], now: int) -> dict[str, str]:
+    def _undone(
+        self, open: Sequence[Execution], instances: Mapping[str, Instance], now: int
+    ) -> dict[str, str]:
         """4 and 8. Find what was never accepted, and what its own instance knows nothing of."""
         lost: dict[str, str] = {}
-        waiting = {
-            one.id for one in open if one.state is ExecutionState.ASSIGNED and one.etl_worker
-        }
+        assigned = [one for one in open if one.state is ExecutionState.ASSIGNED]
+        waiting = {one.id for one in assigned if one.etl_worker in instances}
         known = self._assigned_since
         self._assigned_since = {id: known.get(id, now) for id in waiting}
         for execution in open:
             if execution.flow_kind == EXTERNAL and execution.cancel_requested_at is not None:
                 # The protocol has no word for it that a foreign worker would know.
                 lost[execution.id] = "cancelled by hand"
-            if not execution.etl_worker:
+            if execution.etl_worker not in instances:
                 continue
             if execution.id in waiting:
                 waited = now - self._assigned_since[execution.id]
@@ -98,6 +123,19 @@ class Rescuer:
                     lost[execution.id] = f"lost: not accepted within {waited / 1000:g} s"
             elif self._contradicts(execution):
                 lost[execution.id] = "lost: its instance says that it is idle"
+        return lost
+
+    def _orphaned(
+        self, open: Sequence[Execution], instances: Mapping[str, Instance]
+    ) -> dict[str, str]:
+        """Find what nobody runs any more: by hand, or by a worker that left while it began."""
+        lost: dict[str, str] = {}
+        for execution in open:
+            worker = instances.get(execution.etl_worker)
+            # A run by hand is no instance: its executions name the process itself.
+            process = worker.process if worker else execution.etl_worker
+            if process and not self._holders.lives(process):
+                lost[execution.id] = "lost: its process is gone"
         return lost
 
     def _contradicts(self, execution: Execution) -> bool:

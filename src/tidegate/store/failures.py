@@ -14,9 +14,9 @@ from tidegate.model.failed import FailedRow, FailedState
 from tidegate.model.position import Position
 from tidegate.store.datasets import append
 from tidegate.store.dialect import insert_into
-from tidegate.store.offset_rows import owned
+from tidegate.store.offset_rows import change, owned
 from tidegate.store.reader import Reader
-from tidegate.store.schema import failed_rows, offsets
+from tidegate.store.schema import failed_rows
 from tidegate.store.writer import Writer
 
 _COLUMNS = failed_rows.c
@@ -154,11 +154,7 @@ def _retry(connection: Connection, topic: str, at: int) -> int:
     if not waiting:
         raise WrongUse(f"{topic} has no rows that failed: there is nothing to try again")
     # Without a definition that they were tried with, the plan takes them for worth a try.
-    connection.execute(
-        update(offsets)
-        .where(offsets.c.topic == topic)
-        .values(definition_version=None, updated_at=at)
-    )
+    change(connection, topic, {"definition_version": None}, at)
     return waiting
 
 

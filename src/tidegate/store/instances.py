@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from sqlalchemy import Connection, case, delete, or_, select, update
+from sqlalchemy import Connection, bindparam, case, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tidegate.model.execution import Execution
@@ -15,11 +15,23 @@ from tidegate.store.dialect import clock, insert_into
 from tidegate.store.execution_rows import lose_all_of
 from tidegate.store.instance_rows import columns_of, instance_of
 from tidegate.store.leaders import require_term
-from tidegate.store.reader import Reader
+from tidegate.store.reader import ASKED_AT_ONCE, Reader
 from tidegate.store.schema import etl_instances
 from tidegate.store.writer import Writer
 
 _COLUMNS = etl_instances.c
+_ALL = select(etl_instances).order_by(_COLUMNS.name, _COLUMNS.instance_id)
+_OF = select(etl_instances).where(_COLUMNS.process == bindparam("on_process"))
+_SOME = select(etl_instances).where(_COLUMNS.instance_id.in_(bindparam("ids", expanding=True)))
+# All that an instance's own life changes, and the stamp of its registration.
+_STAMPS = select(
+    _COLUMNS.instance_id,
+    _COLUMNS.updated_at,
+    _COLUMNS.reported_at,
+    _COLUMNS.state,
+    _COLUMNS.status,
+    _COLUMNS.disabled,
+)
 _GONE = (InstanceStatus.DEAD.value, InstanceStatus.UNLOADED.value)
 
 
@@ -30,14 +42,19 @@ class SqlInstances:
         self._reader, self._writer = reader, writer
 
     def all(self) -> Sequence[Instance]:
-        rows = self._reader.rows(
-            select(etl_instances).order_by(_COLUMNS.name, _COLUMNS.instance_id)
-        )
-        return [instance_of(row) for row in rows]
+        return [instance_of(row) for row in self._reader.rows(_ALL)]
+
+    def stamps(self) -> Mapping[str, object]:
+        return {row[0]: row for row in self._reader.plain(_STAMPS)}
+
+    def some(self, ids: Collection[str]) -> Mapping[str, Instance]:
+        if len(ids) > ASKED_AT_ONCE:
+            return {instance.id: instance for instance in self.all() if instance.id in ids}
+        rows = self._reader.rows(_SOME, {"ids": list(ids)})
+        return {row["instance_id"]: instance_of(row) for row in rows}
 
     def of(self, process: str) -> Sequence[Instance]:
-        rows = self._reader.rows(select(etl_instances).where(_COLUMNS.process == process))
-        return [instance_of(row) for row in rows]
+        return [instance_of(row) for row in self._reader.rows(_OF, {"on_process": process})]
 
     def register(self, instances: Sequence[Instance]) -> None:
         self._writer.write(lambda connection: _register(connection, instances))

@@ -18,6 +18,20 @@ _IN_FORCE = select(lineage.c.definition).where(
     lineage.c.topic == bindparam("on_topic"), lineage.c.current
 )
 
+_NEWEST = select(func.max(lineage.c.version)).where(lineage.c.topic == bindparam("on_topic"))
+_SUPERSEDE = (
+    update(lineage)
+    .where(lineage.c.topic == bindparam("on_topic"), lineage.c.current)
+    .values(current=False)
+)
+_ADD = insert(lineage)
+_APPLIED = select(lineage).where(lineage.c.topic == bindparam("on_topic"), lineage.c.current)
+_CURRENT = select(lineage).where(lineage.c.current).order_by(lineage.c.topic)
+# A version that is put in force or taken out of it leaves the time in its row, or its own row.
+_STAMP = select(
+    func.count().filter(lineage.c.current), func.count(), func.max(lineage.c.updated_at)
+)
+
 
 class SqlLineages:
     """Implements `ports.Lineages`."""
@@ -26,19 +40,15 @@ class SqlLineages:
         self._reader, self._writer = reader, writer
 
     def current(self) -> Mapping[str, Applied]:
-        rows = self._reader.rows(select(lineage).where(lineage.c.current).order_by(lineage.c.topic))
-        found = {row["topic"]: _applied(row) for row in rows}
+        found = {row["topic"]: _applied(row) for row in self._reader.rows(_CURRENT)}
         return {topic: one for topic, one in found.items() if not one.definition.rebuilds}
 
     def applied(self, topic: str) -> Applied | None:
-        row = self._reader.first(select(lineage).where(lineage.c.topic == topic, lineage.c.current))
+        row = self._reader.first(_APPLIED, {"on_topic": topic})
         return None if row is None else _applied(row)
 
     def stamp(self) -> object:
-        newest = func.max(lineage.c.updated_at)
-        counted = select(func.count(), newest).where(lineage.c.current)
-        removed = select(func.max(lineage.c.removed_at))
-        return [tuple(row.values()) for one in (counted, removed) for row in self._reader.rows(one)]
+        return self._reader.plain(_STAMP)
 
     def version(self, topic: str, version: int) -> Definition:
         found = self._reader.first(
@@ -68,8 +78,7 @@ class SqlLineages:
             # Two that apply at once would count the same version up.
             hold(connection, "lineage")
             remove(connection, removed, user, at)
-            for definition in changed:
-                add_version(connection, definition, user, at)
+            add_versions(connection, changed, user, at)
 
         self._writer.write(write)
 
@@ -89,27 +98,32 @@ def remove(connection: Connection, topics: Sequence[str], user: str, at: int) ->
     )
 
 
-def add_version(connection: Connection, definition: Definition, user: str, at: int) -> None:
-    """Put a definition in force, as the next version of its topic."""
-    newest = connection.execute(
-        select(func.max(lineage.c.version)).where(lineage.c.topic == definition.topic)
-    ).scalar()
-    connection.execute(
-        update(lineage)
-        .where(lineage.c.topic == definition.topic, lineage.c.current)
-        .values(current=False, updated_at=at)
-    )
-    connection.execute(
-        insert(lineage).values(
-            topic=definition.topic,
-            version=(newest or 0) + 1,
-            definition=definition.as_dict(),
-            user=user,
-            current=True,
-            created_at=at,
-            updated_at=at,
-        )
-    )
+def add_versions(
+    connection: Connection, definitions: Sequence[Definition], user: str, at: int
+) -> None:
+    """Put definitions in force, each as the next version of its topic."""
+    if not definitions:
+        return
+    newest = {
+        one.topic: connection.execute(_NEWEST, {"on_topic": one.topic}).scalar() or 0
+        for one in definitions
+    }
+    superseded = [{"on_topic": topic, "updated_at": at} for topic, n in newest.items() if n]
+    if superseded:
+        connection.execute(_SUPERSEDE, superseded)
+    rows = [
+        {
+            "topic": one.topic,
+            "version": newest[one.topic] + 1,
+            "definition": one.as_dict(),
+            "user": user,
+            "current": True,
+            "created_at": at,
+            "updated_at": at,
+        }
+        for one in definitions
+    ]
+    connection.execute(_ADD, rows)
 
 
 def _applied(row: RowMapping) -> Applied:

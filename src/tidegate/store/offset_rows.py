@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Insert, RowMapping, and_, bindparam, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Insert,
+    RowMapping,
+    and_,
+    bindparam,
+    case,
+    or_,
+    select,
+    update,
+)
 
 from tidegate.errors import ClaimLost
 from tidegate.model.execution import Block, Execution, Offset, OffsetState
@@ -18,23 +30,29 @@ from tidegate.store.schema import offsets
 FREE: Mapping[str, Any] = {"hostid": "", "execution_id": None, "claimed_at": None}
 """The columns of a mutex that nobody holds."""
 
+
+def stamp(at: ColumnElement[int]) -> ColumnElement[int]:
+    """Give a row's `updated_at` after one more write: another one, within a millisecond too."""
+    known = offsets.c.updated_at
+    return case((known >= at, known + 1), else_=at)
+
+
 # Built once. What an UPDATE sets is named when it is run; what it looks for has names of its own.
 _ON_TOPIC = offsets.c.topic == bindparam("on_topic")
 _IS_OURS = and_(
     _ON_TOPIC, offsets.c.execution_id == bindparam("on_execution"), offsets.c.hostid != ""
 )
 _OWNED = select(offsets).where(_IS_OURS).with_for_update()
-_CHANGE = update(offsets).where(_ON_TOPIC)
+_STAMPED = update(offsets).values(updated_at=stamp(bindparam("at", type_=BigInteger)))
+_CHANGE = _STAMPED.where(_ON_TOPIC)
 _TAKE = _CHANGE.where(offsets.c.hostid == bindparam("held_by")).returning(offsets)
 _SAME_BLOCK = and_(
     offsets.c.next_pos == bindparam("same_pos"),
     offsets.c.next_id == bindparam("same_id"),
     offsets.c.block_seq == bindparam("same_seq"),
 )
-_DECLARE = (
-    update(offsets)
-    .where(_IS_OURS, or_(offsets.c.next_pos.is_(None), _SAME_BLOCK))
-    .returning(offsets)
+_DECLARE = _STAMPED.where(_IS_OURS, or_(offsets.c.next_pos.is_(None), _SAME_BLOCK)).returning(
+    offsets
 )
 _MEND = _CHANGE.where(offsets.c.stale == bindparam("mended"))
 
@@ -72,7 +90,7 @@ def take(
         "claimed_at": at,
         "state": OffsetState.RUNNING.value,
         "run": at,
-        "updated_at": at,
+        "at": at,
     }
     row = connection.execute(_TAKE, taken).mappings().one_or_none()
     return None if row is None else offset_of(row)
@@ -87,7 +105,7 @@ def declare(
     """
     same = {"same_pos": block.next.pos, "same_id": block.next.id, "same_seq": block.seq}
     declared = {**_ours(execution), **same, **block_columns(block), "processor": processor}
-    row = connection.execute(_DECLARE, {**declared, "updated_at": at}).mappings().one_or_none()
+    row = connection.execute(_DECLARE, {**declared, "at": at}).mappings().one_or_none()
     if row is None:
         raise claim_lost(execution)
     return offset_of(row)
@@ -103,7 +121,12 @@ def owned(connection: Connection, execution: Execution) -> Offset:
 
 def release(connection: Connection, topic: str, changes: Mapping[str, Any], at: int) -> None:
     """Free the mutex of a row that the transaction has already locked, with other changes."""
-    connection.execute(_CHANGE, {"on_topic": topic, **changes, **FREE, "updated_at": at})
+    change(connection, topic, {**changes, **FREE}, at)
+
+
+def change(connection: Connection, topic: str, changes: Mapping[str, Any], at: int) -> None:
+    """Write some columns of a topic's row."""
+    connection.execute(_CHANGE, {"on_topic": topic, **changes, "at": at})
 
 
 def free_of_the_dead(
@@ -118,12 +141,12 @@ def free_of_the_dead(
 def mark_stale(connection: Connection, stale: Mapping[str, str], at: int) -> None:
     """Write down what made topics stale; one that has no row yet cannot be."""
     for topic, why in sorted(stale.items()):
-        connection.execute(_CHANGE, {"on_topic": topic, "stale": why, "updated_at": at})
+        change(connection, topic, {"stale": why}, at)
 
 
 def mend(connection: Connection, topic: str, mended: str, at: int) -> None:
     """Take a mark off, unless it was put on again since the work that mends it began."""
-    changes = {"on_topic": topic, "mended": mended, "stale": None, "updated_at": at}
+    changes = {"on_topic": topic, "mended": mended, "stale": None, "at": at}
     connection.execute(_MEND, changes)
 
 

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select, tuple_, update
+from sqlalchemy import BigInteger, Connection, bindparam, literal, select, tuple_
 
 from tidegate.errors import MutexError, UnknownName, WrongUse
 from tidegate.model.execution import Offset, OffsetState
+from tidegate.model.landed import after_look
 from tidegate.model.plan import Look
-from tidegate.model.position import START, rfc3339
+from tidegate.model.position import rfc3339
 from tidegate.store.dialect import insert_into
 from tidegate.store.execution_rows import lose
-from tidegate.store.offset_rows import FREE, columns_of, offset_of, release, resting
-from tidegate.store.reader import Reader
+from tidegate.store.offset_rows import (
+    FREE,
+    change,
+    columns_of,
+    destination_of,
+    offset_of,
+    release,
+    resting,
+    stamp,
+)
+from tidegate.store.reader import ASKED_AT_ONCE, Reader
 from tidegate.store.schema import offsets
 from tidegate.store.writer import Writer
+
+# Built once: a leader and its workers ask again and again.
+_ALL = select(offsets).order_by(offsets.c.topic)
+_ONE = select(offsets).where(offsets.c.topic == bindparam("on_topic"))
+_SOME = select(offsets).where(offsets.c.topic.in_(bindparam("topics", expanding=True)))
+_LANE = select(offsets).where(offsets.c.destination == bindparam("on_destination"))
+# What people may change with SQL of their own is looked at, too: that leaves no stamp.
+_STAMPS = select(
+    offsets.c.topic,
+    offsets.c.updated_at,
+    offsets.c.hostid,
+    offsets.c.state,
+    offsets.c.last_pos,
+    offsets.c.last_id,
+)
 
 
 class SqlOffsets:
@@ -27,20 +52,31 @@ class SqlOffsets:
         self._reader, self._writer = reader, writer
 
     def all(self) -> Mapping[str, Offset]:
-        rows = self._reader.rows(select(offsets).order_by(offsets.c.topic))
+        return {row["topic"]: offset_of(row) for row in self._reader.rows(_ALL)}
+
+    def stamps(self) -> Mapping[str, object]:
+        return {row[0]: row for row in self._reader.plain(_STAMPS)}
+
+    def some(self, topics: Collection[str]) -> Mapping[str, Offset]:
+        if len(topics) > ASKED_AT_ONCE:
+            return {topic: one for topic, one in self.all().items() if topic in topics}
+        rows = self._reader.rows(_SOME, {"topics": list(topics)})
         return {row["topic"]: offset_of(row) for row in rows}
 
+    def lane(self, topic: str) -> Sequence[Offset]:
+        rows = self._reader.rows(_LANE, {"on_destination": destination_of(topic)})
+        return [offset_of(row) for row in rows]
+
     def get(self, topic: str) -> Offset | None:
-        row = self._reader.first(select(offsets).where(offsets.c.topic == topic))
+        row = self._reader.first(_ONE, {"on_topic": topic})
         return None if row is None else offset_of(row)
 
     def put(self, offset: Offset, at: int) -> None:
         self._writer.write(lambda connection: _put(connection, offset, at))
 
     def see(self, looks: Sequence[Look], at: int) -> None:
-        seen = [look for look in looks if look.exists]
-        if seen:
-            self._writer.write(lambda connection: _see(connection, seen, at))
+        if looks:
+            self._writer.write(lambda connection: _see(connection, looks, at))
 
     def unlock(self, topic: str, at: int) -> str:
         return self._writer.write(lambda connection: _unlock(connection, topic, at))
@@ -50,12 +86,14 @@ class SqlOffsets:
 
 
 def _put(connection: Connection, offset: Offset, at: int) -> None:
-    columns = {**columns_of(offset), **FREE, "updated_at": at}
+    columns = {**columns_of(offset), **FREE}
     written = connection.execute(
         insert_into(connection.dialect.name, offsets)
-        .values(topic=offset.topic, created_at=at, **columns)
+        .values(topic=offset.topic, created_at=at, updated_at=at, **columns)
         .on_conflict_do_update(
-            index_elements=[offsets.c.topic], set_=columns, where=offsets.c.hostid == ""
+            index_elements=[offsets.c.topic],
+            set_={**columns, "updated_at": stamp(literal(at, BigInteger))},
+            where=offsets.c.hostid == "",
         )
         .returning(offsets.c.topic)
     ).first()
@@ -66,40 +104,32 @@ def _put(connection: Connection, offset: Offset, at: int) -> None:
 
 def _see(connection: Connection, looks: Sequence[Look], at: int) -> None:
     tables = [look.table for look in looks]
-    rows = connection.execute(select(offsets).where(offsets.c.topic.in_(tables))).mappings()
+    rows = connection.execute(_SOME, {"topics": tables}).mappings()
     known = {row["topic"]: offset_of(row) for row in rows}
     # In one order, so that two processes that look at the same tables wait and do not clash.
     changed = [
-        {"topic": seen.topic, "created_at": at, "updated_at": at, **columns_of(seen)}
+        {
+            "topic": seen.topic,
+            "created_at": at,
+            "updated_at": at,
+            **columns_of(replace(seen, run=at)),
+        }
         for look in sorted(looks, key=lambda look: look.table)
-        if (seen := _seen(known.get(look.table), look, at)) is not None
+        if (seen := after_look(known.get(look.table), look)) is not None
     ]
     if not changed:
         return
     statement = insert_into(connection.dialect.name, offsets)
     new, columns = statement.excluded, offsets.c
-    moved = ("last_pos", "last_id", "run", "processor", "state", "versions", "updated_at")
+    moved = ("last_pos", "last_id", "run", "processor", "state", "versions")
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=[columns.topic],
-            set_={name: new[name] for name in moved},
+            set_={**{name: new[name] for name in moved}, "updated_at": stamp(new.updated_at)},
             where=tuple_(columns.last_pos, columns.last_id) <= tuple_(new.last_pos, new.last_id),
         ),
         changed,
     )
-
-
-def _seen(known: Offset | None, look: Look, at: int) -> Offset | None:
-    """Give the row of a landed table after a look; None when the look changes nothing."""
-    before = known or Offset(look.table, START)
-    after = replace(
-        before,
-        last=max(before.last, look.newest or START),
-        versions={look.table: look.version},
-        processor="source",
-        state=OffsetState.DONE,
-    )
-    return None if after == known else replace(after, run=at)
 
 
 def _unlock(connection: Connection, topic: str, at: int) -> str:
@@ -122,9 +152,8 @@ def _resume(connection: Connection, topic: str, at: int) -> None:
         # An open block stays one that failed: a mended definition may finish it.
         "failures": 1 if stopped.block else 0,
         "reason": "",
-        "updated_at": at,
     }
-    connection.execute(update(offsets).where(offsets.c.topic == topic).values(changes))
+    change(connection, topic, changes, at)
 
 
 def _locked(connection: Connection, topic: str) -> Offset:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Executable, RowMapping
+from sqlalchemy import Connection, Executable, RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidegate.errors import StoreError
 from tidegate.store.backend import Backend
+
+ASKED_AT_ONCE = 1000
+"""Of more rows than that, it is quicker to read all than to name them."""
+
+Values = Mapping[str, Any] | None
+"""What a statement that was built once is asked with."""
 
 
 class Reader:
@@ -19,18 +27,28 @@ class Reader:
         self._backend = backend
         self._closed = threading.Event()
 
-    def rows(self, statement: Executable) -> Sequence[RowMapping]:
+    def rows(self, statement: Executable, values: Values = None) -> Sequence[RowMapping]:
+        with self._connected() as connection:
+            return connection.execute(statement, values).mappings().all()
+
+    def plain(self, statement: Executable) -> Sequence[tuple[Any, ...]]:
+        """Give rows as the driver has them, where there are so many that more would cost."""
+        with self._connected() as connection, connection.execute(statement) as result:
+            return list(map(tuple, result.cursor.fetchall())) if result.cursor else []
+
+    def first(self, statement: Executable, values: Values = None) -> RowMapping | None:
+        """Give the only row, or None."""
+        return next(iter(self.rows(statement, values)), None)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
         if self._closed.is_set():
             raise StoreError("the store is closed; open it again to read from it")
         try:
             with self._backend.engine.connect() as connection:
-                return connection.execute(statement).mappings().all()
+                yield connection
         except SQLAlchemyError as error:
             raise self._backend.explain(error) from None
-
-    def first(self, statement: Executable) -> RowMapping | None:
-        """Give the only row, or None."""
-        return next(iter(self.rows(statement)), None)
 
     def close(self) -> None:
         self._closed.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from tidegate.model.execution import Offset
 from tidegate.model.lineage import Definition
@@ -12,8 +12,8 @@ from tidegate.model.position import START
 from tidegate.model.rebuild import is_shadow
 from tidegate.ports import Shadow
 from tidegate.store.dialect import hold
-from tidegate.store.lineages import add_version, remove
-from tidegate.store.offset_rows import enter, offset_of
+from tidegate.store.lineages import add_versions, remove
+from tidegate.store.offset_rows import change, enter, offset_of
 from tidegate.store.reader import Reader
 from tidegate.store.schema import (
     blocks,
@@ -73,12 +73,8 @@ def _begin(connection: Connection, definition: Definition, at: int) -> None:
             return
     enter(connection, definition.topic, at)
     stale = select(offsets.c.stale).where(offsets.c.topic == definition.rebuilds)
-    connection.execute(
-        update(offsets)
-        .where(offsets.c.topic == definition.topic)
-        .values(stale=connection.execute(stale).scalar())
-    )
-    add_version(connection, definition, _US, at)
+    change(connection, definition.topic, {"stale": connection.execute(stale).scalar()}, at)
+    add_versions(connection, [definition], _US, at)
 
 
 def _forget(connection: Connection, shadow: str) -> None:
