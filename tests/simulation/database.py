@@ -75,7 +75,6 @@ class Trouble:
     def __init__(self) -> None:
         self.before = 0.0
         self.after = 0.0
-        self.slow = 0.0
         self.away_until = 0.0
 
 
@@ -213,12 +212,12 @@ class PlayedReader(Reader):
         pass
 
 
-SLOWEST = 4_000
+SLOWEST = 5_000
 """Milliseconds that a call of the store may hang."""
 
 
 def _require_there(database: Database, process: Process) -> None:
-    if database.chance.random() < database.trouble.slow:
+    if process.slow and database.chance.random() < process.slow:
         process.wait(database.chance.random() * SLOWEST)
     if database.is_away():
         process.wait(20)

@@ -9,6 +9,8 @@ from .crew import PACE, Harbour, Member
 from .process import Process
 
 HOUR = 3_600_000
+SLOW = 0.3
+"""How likely the store hangs for a process that has bad luck."""
 
 
 class Faults:
@@ -63,7 +65,9 @@ class Faults:
         self._over = True
         harbour = self._harbour
         harbour.database.trouble.before = harbour.database.trouble.after = 0.0
-        harbour.database.trouble.away_until = harbour.database.trouble.slow = 0.0
+        harbour.database.trouble.away_until = 0.0
+        for member in self._crew():
+            member.process.slow = 0.0
         harbour.sea.fails = 0.0
         weather = harbour.network.weather
         weather.lost, weather.doubled, weather.longest = 0.0, 0.0, 5.0
@@ -156,16 +160,19 @@ class Faults:
         return "the store fails now and then, before and after a commit"
 
     def store_slow(self) -> str:
-        trouble = self._harbour.database.trouble
+        member = self._one()
+        if member is None:
+            return ""
+        process = member.process
 
         def begin() -> None:
-            trouble.slow = 0.1
+            process.slow = SLOW
 
         def end() -> None:
-            trouble.slow = 0.0
+            process.slow = 0.0
 
         self._for_a_while(begin, end)
-        return "the store hangs now and then"
+        return f"the store hangs now and then for {process.name}"
 
     def loads_fail(self) -> str:
         sea = self._harbour.sea

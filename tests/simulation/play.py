@@ -19,7 +19,7 @@ from tidegate.store import executions, instances
 
 from .crew import PACE, Harbour, Member
 from .database import Database, calm_store
-from .faults import Faults
+from .faults import SLOW, Faults
 from .guards import Guard, without
 from .heap import Heap
 from .network import Network
@@ -161,6 +161,7 @@ class _Play:
     def _run_by_hand(self) -> None:
         topics = [t for t, d in self._definitions.items() if d.processor is Processor.STEP]
         member = self._harbour.start_run(topics)
+        member.process.slow = self._chance.choice([0.0, SLOW])
         self._crew.append(member)
         member.process.on_death.append(lambda: self._crew.remove(member))
 

@@ -31,6 +31,8 @@ class Process:
         self.alive = True
         self.skew = 0
         """How far its clock is off, in milliseconds."""
+        self.slow = 0.0
+        """How likely a call of the store hangs, for this process alone."""
         self.on_death: list[Callable[[], None]] = []
         self._heap = heap
         self._chance = chance
