@@ -9,6 +9,7 @@ from benchmarks.ageing import many_steps
 from benchmarks.bed import Options, machine
 from benchmarks.chain import chain_of_topics
 from benchmarks.checks import clean_checks
+from benchmarks.executions import no_op_executions
 from benchmarks.loop import leaders_turn
 from benchmarks.memory import flat_memory
 from benchmarks.planning import block_bounds, many_topics
@@ -20,6 +21,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "bounds": block_bounds,
     "plan": many_topics,
     "loop": leaders_turn,
+    "executions": no_op_executions,
     "chain": chain_of_topics,
     "memory": flat_memory,
     "ageing": many_steps,
@@ -43,6 +45,7 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("--files", type=int, default=10_000, help="of the base in `bounds`")
     parser.add_argument("--topics", type=int, default=10_000, help="in `plan` and `loop`")
     parser.add_argument("--steps", type=int, default=2_000, help="in `ageing`")
+    parser.add_argument("--instances", type=int, default=256, help="in `executions`")
     given = vars(parser.parse_args())
     names = given.pop("names")
     unknown = sorted(set(names) - set(BENCHMARKS))

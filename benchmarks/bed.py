@@ -31,6 +31,7 @@ class Options:
     files: int
     topics: int
     steps: int
+    instances: int
 
 
 @dataclass

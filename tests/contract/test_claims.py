@@ -71,7 +71,7 @@ def test_who_assigns_says_when(store: Store) -> None:
 
 def test_a_claim_takes_the_mutex_and_starts_the_execution(store: Store) -> None:
     made = assigned(store, "e1")
-    taken = store.executions.claim(made, "host-1", NOBODY, NOW + 5)
+    taken = store.executions.claim(made, "host-1", NOBODY, NOW + 5).offset
     assert taken == offset(store)
     assert taken == Offset(
         TOPIC,
@@ -186,7 +186,7 @@ def test_a_dead_process_in_the_lane_is_passed_by(store: Store) -> None:
 def test_a_dead_holder_is_taken_over_and_its_execution_ends_as_lost(store: Store) -> None:
     dead = declared(store, "e1", host="host-1")
     heir = assigned(store, "e2")
-    taken = store.executions.claim(heir, "host-2", frozenset({"host-1"}), NOW + 7)
+    taken = store.executions.claim(heir, "host-2", frozenset({"host-1"}), NOW + 7).offset
     assert (taken.hostid, taken.execution_id, taken.block) == ("host-2", "e2", block())
     lost = stored(store, dead)
     assert (lost.state, lost.finished_at) == (ExecutionState.LOST, NOW + 7)
@@ -230,7 +230,7 @@ def _race(stores: list[SqlStore], topics: list[str], round: int) -> list[Offset 
         made = assigned(store, f"r{round}-{number}", topics[number])
         gate.wait()
         try:
-            return store.executions.claim(made, f"host-{number}", NOBODY, NOW)
+            return store.executions.claim(made, f"host-{number}", NOBODY, NOW).offset
         except MutexError as refused:
             return refused
 

@@ -143,7 +143,7 @@ class TestWork:
         store.executions.claim(made, "h", NOBODY, NOW)
         assert only(store).state is BUSY
         store.executions.declare(made, block(), "Step", NOW)
-        streams = store.executions.commit(commit_of(made))
+        streams = store.executions.commit(commit_of(made)).streams
         assert only(store).state is IDLE
         assert list(store.phases.of("e-1")) == sorted(streams, key=lambda one: one.phase)
         assert {one.phase: (one.total_in, one.total_out) for one in streams} == {

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
-from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import Connection, RowMapping, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from tidegate.model.entities import task_started
 from tidegate.model.execution import Execution, ExecutionState, Offset
+from tidegate.model.lineage import Definition
+from tidegate.ports import Claimed
 from tidegate.services.executor import Executor
 from tidegate.store import claims, execution_rows, executions, failures, instances, offset_rows
 from tidegate.store.datasets import append
-from tidegate.store.lineages import applied_definition
 from tidegate.store.schema import etl_executions, offsets
+from tidegate.store.statement import Row, Statement
 
 
 class Guard(Enum):
@@ -44,28 +45,29 @@ def _any_term(connection: Connection, term: int | None) -> None:
     """Let whoever calls himself a leader write."""
 
 
-def _in_any_state() -> Any:
+def _start(
+    connection: Connection,
+    execution: Execution,
+    definition: Definition | None,
+    hostid: str,
+    at: int,
+) -> Execution:
     """Start an execution whatever has become of it since it was assigned."""
+    event = task_started(execution, definition, at)
+    location = append(connection, execution.flow_id, [event], at)
     columns = etl_executions.c
     start = update(etl_executions).where(columns.id == bindparam("on_id"))
-    return start.returning(columns.id)
-
-
-def _start(connection: Connection, execution: Execution, hostid: str, at: int) -> None:
-    event = task_started(execution, applied_definition(connection, execution.topic), at)
-    location = append(connection, execution.flow_id, [event], at)
-    connection.execute(
-        _in_any_state(),
-        {
-            "on_id": execution.id,
-            "state": ExecutionState.RUNNING.value,
-            "etl_worker": execution.etl_worker or hostid,
-            "accepted_at": at,
-            "started_at": at,
-            "started_location": location,
-            "updated_at": at,
-        },
-    )
+    running = {
+        "on_id": execution.id,
+        "state": ExecutionState.RUNNING.value,
+        "etl_worker": execution.etl_worker or hostid,
+        "accepted_at": at,
+        "started_at": at,
+        "started_location": location,
+        "updated_at": at,
+    }
+    row = connection.execute(start.returning(etl_executions), running).mappings().one()
+    return execution_rows.execution_of(row)
 
 
 def _nobody_in_the_way(*_: object) -> None:
@@ -84,7 +86,7 @@ def _end_whatever_it_is(
     comment: str,
     at: int,
     rows: int | None,
-) -> RowMapping:
+) -> Row:
     states = [one.value for one in ExecutionState]
     ended = execution_rows._end(connection, execution.id, states, state, comment, at, rows)
     assert ended is not None
@@ -94,9 +96,10 @@ def _end_whatever_it_is(
 _claim = Executor._claim
 
 
-def _claim_and_forget(executor: Executor, execution: Execution) -> Offset:
+def _claim_and_forget(executor: Executor, execution: Execution) -> Claimed:
     """Find the block anew each time, as if nobody had declared one."""
-    return replace(_claim(executor, execution), block=None)
+    claimed = _claim(executor, execution)
+    return replace(claimed, offset=replace(claimed.offset, block=None))
 
 
 _INSTEAD: dict[Guard | None, tuple[tuple[object, str, object], ...]] = {
@@ -116,7 +119,7 @@ _INSTEAD: dict[Guard | None, tuple[tuple[object, str, object], ...]] = {
         (
             offset_rows,
             "_DECLARE",
-            update(offsets).where(offset_rows._IS_OURS).returning(offsets),
+            Statement(offset_rows._STAMPED.where(offset_rows._IS_OURS).returning(offsets)),
         ),
     ),
 }

@@ -57,6 +57,27 @@ class Commit:
     rebuilt: Rebuilt | None = None
 
 
+@dataclass(frozen=True)
+class Claimed:
+    """Step 3a: what an execution begins with, all of one moment."""
+
+    execution: Execution
+    """As its row is now: running."""
+    offset: Offset
+    applied: Applied | None
+    """The definition in force; None when the topic was removed."""
+    waiting: tuple[FailedRow, ...] = ()
+    """Rows that failed before, those with the fewest attempts first."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Step 6: what an execution has become."""
+
+    execution: Execution
+    streams: Sequence[Stream]
+
+
 class Lineages(Protocol):
     """The definitions of the project, as applied, with their history."""
 
@@ -122,14 +143,20 @@ class Executions(Protocol):
         Gives those that still were to be had; raises Deposed.
         """
 
-    def claim(self, execution: Execution, hostid: str, dead: frozenset[str], at: int) -> Offset:
-        """Step 3a: assigned → running, and the mutex; raises MutexError, ClaimLost."""
+    def claim(
+        self, execution: Execution, hostid: str, dead: frozenset[str] | None, at: int
+    ) -> Claimed:
+        """Step 3a: assigned → running, and the mutex; raises MutexError, ClaimLost.
+
+        `dead` are the holders that no longer count. None when nobody has looked yet who is: then a
+        refusal writes nothing, and the execution may be claimed again.
+        """
 
     def declare(self, execution: Execution, block: Block, processor: str, at: int) -> Offset:
         """Step 3c: write the block; raises ClaimLost."""
 
-    def commit(self, commit: Commit) -> Sequence[Stream]:
-        """Step 6; gives the streams of the execution.
+    def commit(self, commit: Commit) -> Committed:
+        """Step 6; gives the execution as it ended, with its streams.
 
         Raises ClaimLost and writes nothing when the topic is no longer ours.
         """

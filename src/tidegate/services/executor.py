@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tidegate.crashpoint import crashpoint
-from tidegate.errors import ClaimLost, FlowFailed, StoreAway, TidegateError, TopicStopped
+from tidegate.errors import (
+    ClaimLost,
+    FlowFailed,
+    MutexError,
+    StoreAway,
+    TidegateError,
+    TopicStopped,
+)
+from tidegate.model.assignment import limits_of
 from tidegate.model.blocks import Found
 from tidegate.model.care import Care
 from tidegate.model.execution import (
@@ -22,12 +30,12 @@ from tidegate.model.execution import (
     Outcome,
     Work,
 )
-from tidegate.model.failed import MOST_WAITING
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import Position
 from tidegate.model.rebuild import REBUILD, made_stale, publication, shadow_of
 from tidegate.ports import (
     Applied,
+    Claimed,
     Commit,
     Holders,
     Lake,
@@ -92,18 +100,16 @@ class Executor:
         """The name under which this process takes topics."""
         return self._holders.me
 
-    def execute(
-        self, execution: Execution, limits: Limits | None, *, anew: bool = False
-    ) -> Execution:
+    def execute(self, execution: Execution, *, anew: bool = False) -> Execution:
         """Run one block, and give the execution as it ended; raises MutexError, ClaimLost."""
-        return self._guarded(execution, lambda offset: self._run(execution, offset, limits, anew))
+        return self._guarded(execution, lambda claimed: self._run(claimed, anew))
 
     def publish(self, execution: Execution, upto: Position) -> Execution:
         """Put what was built beside up to a position in the place of the topic's table.
 
         Where the topic stands elsewhere by now, nothing happens.
         """
-        return self._guarded(execution, lambda offset: self._publish(execution, offset, upto))
+        return self._guarded(execution, lambda claimed: self._publish(claimed, upto))
 
     def tend(self, execution: Execution, before: Offset, work: Callable[[], Care]) -> Execution:
         """Tidy a table in its topic's lane; whatever comes of it, the topic stays as it was."""
@@ -132,16 +138,20 @@ class Executor:
     def give_up(self, execution: Execution, reason: str) -> Execution:
         """End an execution that cannot start, with its reason in the log like any other failure."""
 
-        def fail(_: Offset) -> None:
+        def fail(_: Claimed) -> None:
             raise FlowFailed(reason)
 
         return self._guarded(execution, fail)
 
-    def _guarded(self, execution: Execution, work: Callable[[Offset], None]) -> Execution:
-        offset = self._claim(execution)
+    def _guarded(
+        self, execution: Execution, work: Callable[[Claimed], Execution | None]
+    ) -> Execution:
+        claimed = self._claim(execution)
         self._reporter.began(execution)
         try:
-            self._attempt(execution, offset, work)
+            ended = self._attempt(claimed, work)
+            if ended is not None:
+                return ended
         except ClaimLost:
             # Also when the answer to its end was lost on its way: then it has that end.
             if self._ended(execution).state not in _ENDS:
@@ -152,10 +162,11 @@ class Executor:
         return self._ended(execution)
 
     def _attempt(
-        self, execution: Execution, offset: Offset, work: Callable[[Offset], None]
-    ) -> None:
+        self, claimed: Claimed, work: Callable[[Claimed], Execution | None]
+    ) -> Execution | None:
+        execution, offset = claimed.execution, claimed.offset
         try:
-            work(offset)
+            return work(claimed)
         except ClaimLost:
             raise
         except StoreAway as error:
@@ -165,6 +176,7 @@ class Executor:
             self._fail(execution, offset, error, str(error))
         except Exception as error:  # noqa: BLE001  (whatever it is, it fails this topic alone)
             self._fail(execution, offset, error, f"{type(error).__name__}: {error}")
+        return None
 
     def _let_go(self, execution: Execution) -> None:
         """Free the topic of an execution that was taken away, if it still stands in its name.
@@ -200,76 +212,73 @@ class Executor:
                 self._runtime.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
-    def _claim(self, execution: Execution) -> Offset:
+    def _claim(self, execution: Execution) -> Claimed:
         """3a. Take the topic's mutex, from a dead holder too."""
-        dead = frozenset(
-            offset.hostid
-            for offset in self._store.offsets.lane(execution.topic)
-            if offset.hostid and self._has_ended(offset, execution)
-        )
+        claim, me = self._store.executions.claim, self._holders.me
         try:
-            offset = self._store.executions.claim(
-                execution, self._holders.me, dead, self._runtime.now()
-            )
+            try:
+                claimed = claim(execution, me, None, self._runtime.now())
+            except MutexError:
+                # Only where somebody holds the topic, or its lane, does it matter who lives.
+                claimed = claim(execution, me, self._dead(execution), self._runtime.now())
         except StoreAway:
             # It may be claimed all the same, and only the answer be lost.
             self._let_go(execution)
             raise
         crashpoint("block.after_claim")
-        return offset
+        return claimed
+
+    def _dead(self, execution: Execution) -> frozenset[str]:
+        return frozenset(
+            offset.hostid
+            for offset in self._store.offsets.lane(execution.topic)
+            if offset.hostid and self._has_ended(offset, execution)
+        )
 
     def _has_ended(self, offset: Offset, execution: Execution) -> bool:
         if offset.topic != execution.topic:
             return not self._holders.lives(offset.hostid)
         return self._holders.wait_for_end(offset.hostid, PATIENCE_SECONDS)
 
-    def _run(
-        self, execution: Execution, offset: Offset, limits: Limits | None, anew: bool = False
-    ) -> None:
+    def _run(self, claimed: Claimed, anew: bool = False) -> Execution | None:
+        execution, offset = claimed.execution, claimed.offset
+        # As they were stored, whatever a message said.
+        limits = limits_of(execution.configuration)
         # An attempt that failed wrote nothing: what was wrong with the data may be mended by now.
         died = offset.block is not None and offset.failures == 0
         if offset.block is not None:
             definition, block = self._declared(offset, offset.block)
         else:
-            applied = self._applied(execution)
+            applied = _applied(claimed)
             definition = applied.definition
             found = self._find(definition, applied.version, offset, limits)
             if found is None:
                 complete_to = limits.complete_to if limits else 0
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
-                return
+                return None
             name = processor_name(definition, found)
             offset, block = self._declare(execution, name, found)
         if offset.processor == REBUILD:
-            self._finish_publication(execution, definition, offset, block)
-            return
-        waiting = tuple(self._store.failures.waiting(execution.topic, MOST_WAITING))
-        work = Work(execution, definition, block, died, waiting, offset.columns, anew=anew)
+            return self._finish_publication(execution, definition, offset, block)
+        work = Work(execution, definition, block, died, claimed.waiting, offset.columns, anew=anew)
         outcome = self._runners[definition.processor].run(work)
         rebuilt = None
         if definition.processor is Processor.RELOAD:
             rebuilt = Rebuilt(offset.stale, self._made_stale(execution.topic) if anew else {})
-        self._commit(execution, definition, offset, block, outcome, rebuilt)
-
-    def _applied(self, execution: Execution) -> Applied:
-        applied = self._store.lineages.applied(execution.topic)
-        if applied is None:
-            raise FlowFailed(f"{execution.topic} is no longer defined: it was removed meanwhile")
-        return applied
+        return self._commit(execution, definition, offset, block, outcome, rebuilt)
 
     def _made_stale(self, topic: str) -> Mapping[str, str]:
         current = self._store.lineages.current()
         definitions = {name: applied.definition for name, applied in current.items()}
         return made_stale(definitions, topic, self._runtime.now())
 
-    def _publish(self, execution: Execution, offset: Offset, upto: Position) -> None:
-        applied, block = self._applied(execution), offset.block
-        definition = applied.definition
+    def _publish(self, claimed: Claimed, upto: Position) -> Execution | None:
+        applied, execution, offset = _applied(claimed), claimed.execution, claimed.offset
+        definition, block = applied.definition, offset.block
         recorded = self._lake.recorded(definition)
         if block is not None and recorded.seq >= block.seq:
             # What is in the table already, of this kind or that, has only to be committed.
-            self._run(execution, offset, None)
-            return
+            return self._run(claimed)
         self._require_known(definition, offset, recorded)
         shadow = self._store.rebuilds.of(execution.topic)
         if (
@@ -280,19 +289,19 @@ class Executor:
             versions = {**shadow.offset.versions, **self._lake.versions([shadow.definition.table])}
             found = publication(offset, applied.version, versions)
             declared = self._declare(execution, REBUILD, found)
-            self._finish_publication(execution, definition, *declared)
-        elif block is None:
+            return self._finish_publication(execution, definition, *declared)
+        if block is None:
             at = self._runtime.now()
             self._store.executions.nothing_to_do(execution, offset.complete_to, at)
-        else:
-            raise FlowFailed(
-                f"{execution.topic} went on while it was rebuilt; the next `tidegate rebuild"
-                f" {execution.topic}` goes on from here"
-            )
+            return None
+        raise FlowFailed(
+            f"{execution.topic} went on while it was rebuilt; the next `tidegate rebuild"
+            f" {execution.topic}` goes on from here"
+        )
 
     def _finish_publication(
         self, execution: Execution, definition: Definition, offset: Offset, block: Block
-    ) -> None:
+    ) -> Execution:
         topic = execution.topic
         shadow = self._store.rebuilds.of(topic)
         if shadow is None or shadow.definition.table not in block.versions:
@@ -305,7 +314,7 @@ class Executor:
         outcome = self._publisher.run(Work(execution, definition, block, False, beside=beside))
         crashpoint("rebuild.after_publish")
         rebuilt = Rebuilt(shadow.offset.stale, self._made_stale(topic), shadow.topic)
-        self._commit(execution, definition, offset, block, outcome, rebuilt)
+        return self._commit(execution, definition, offset, block, outcome, rebuilt)
 
     def _declared(self, offset: Offset, block: Block) -> tuple[Definition, Block]:
         """Give the open block with its definition: the one that it was declared with.
@@ -392,7 +401,7 @@ class Executor:
         block: Block,
         outcome: Outcome,
         rebuilt: Rebuilt | None,
-    ) -> None:
+    ) -> Execution:
         """6. Move the position, in the one transaction that also ends the execution."""
         at = self._runtime.now()
         moved = replace(
@@ -416,9 +425,10 @@ class Executor:
         )
         crashpoint("block.before_commit")
         commit = Commit(execution, moved, block, outcome, at, definition, rebuilt)
-        streams = self._insist(execution, lambda: self._store.executions.commit(commit))
+        committed = self._insist(execution, lambda: self._store.executions.commit(commit))
         crashpoint("block.after_commit")
-        self._reporter.committed(streams)
+        self._reporter.committed(committed.streams)
+        return committed.execution
 
     def _fail(self, execution: Execution, held: Offset, error: Exception, reason: str) -> None:
         at, interruption = self._runtime.now(), self._interrupted.get(execution.id)
@@ -437,6 +447,13 @@ class Executor:
         self._insist(
             execution, lambda: self._store.executions.fail(execution, reason, trace, stop, at)
         )
+
+
+def _applied(claimed: Claimed) -> Applied:
+    if claimed.applied is None:
+        topic = claimed.execution.topic
+        raise FlowFailed(f"{topic} is no longer defined: it was removed meanwhile")
+    return claimed.applied
 
 
 def reads_alike(one: Definition, other: Definition) -> bool:

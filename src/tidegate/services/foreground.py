@@ -127,7 +127,7 @@ class Foreground:
     def _end(self, execution: Execution, verdict: Verdict) -> Execution:
         if verdict.broken:
             return self._executor.give_up(execution, verdict.why)
-        return self._executor.execute(execution, verdict.limits)
+        return self._executor.execute(execution)
 
     def _failed(self) -> set[str]:
         return {

@@ -2,7 +2,8 @@
 
 Outcomes of our own instances are in the store before anybody hears of them, so what they say only
 wakes the leader, but for a refusal, which costs them no look into the store. A foreign worker's
-word is all that there is of its execution: it is written down.
+word is all that there is of its execution, and anybody's of a stream that runs elsewhere: it is
+written down.
 """
 
 from __future__ import annotations
@@ -130,10 +131,11 @@ class Post:
     ) -> None:
         known = []
         for delivery, message in streams:
-            if message.execution_id in executions:
-                known.append(told(message))
-            else:
+            execution = executions.get(message.execution_id)
+            if execution is None:
                 refused.append((delivery, f"no execution {message.execution_id}"))
+            elif execution.flow_kind == EXTERNAL or execution.etl_worker != message.instance_id:
+                known.append(told(message))
         self._store.phases.tell(known, self._runtime.now())
 
 

@@ -164,7 +164,7 @@ class Rebuilder:
     ) -> Execution:
         execution = self._assign(topic, limits)
         self._watcher.started(topic, ahead)
-        return self._ended(self._executor.execute(execution, limits, anew=anew))
+        return self._ended(self._executor.execute(execution, anew=anew))
 
     def _publish(self, topic: str, upto: Position) -> bool:
         execution = self._assign(topic, None)

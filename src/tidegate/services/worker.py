@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Any
 
 from tidegate.errors import ClaimLost, Malformed, MutexError, StoreAway, StoreError
-from tidegate.model.assignment import limits_of, new_execution
+from tidegate.model.assignment import new_execution
 from tidegate.model.execution import Execution, ExecutionState, Limits
 from tidegate.model.instance import TABLE, Instance, InstanceStatus
 from tidegate.model.messages import (
@@ -55,6 +55,13 @@ class Order:
     configuration: Any = None
     delivery: Delivery | None = None
     """What told of it; None when it was found in the store."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that it names, if it is of a table."""
+        given = self.configuration or {}
+        topic = given.get("id") if given.get("kind") == TABLE else None
+        return topic if isinstance(topic, str) else ""
 
 
 @dataclass(frozen=True)
@@ -213,9 +220,10 @@ class Worker:
             case Heard():
                 self._hear(item.message, item.delivery)
             case Freed():
-                self._slots[item.instance].execution_id = None
+                slot = self._slots[item.instance]
+                slot.execution_id = None
                 # At once: the manager need not wait for the next beat to use the slot again.
-                self._next_beat = 0.0
+                self._bus.publish([Heartbeat(slot.id, slot.state, self._runtime.now())])
             case Rows():
                 self._compare(item.open)
             case Word():
@@ -358,9 +366,6 @@ class Worker:
                 return
             try:
                 self._execute(order)
-            except (MutexError, ClaimLost) as refusal:
-                log.info("%s", refusal)
-                self._reporter.rejected(order.execution_id, slot.id)
             except StoreError as error:
                 # Not claimed, or claimed and unknown: the store tells the next who looks.
                 log.warning("%s", error)
@@ -370,29 +375,50 @@ class Worker:
             self._mailbox.put(Freed(slot.id))
 
     def _execute(self, order: Order) -> None:
-        execution = self._store.executions.get(order.execution_id)
-        if execution is None and self._foreign is not None:
-            execution = self._adopt(order)
-        elif order.delivery is not None and not _is_of(execution, order.instance):
-            why = f"no execution {order.execution_id} of instance {order.instance}"
-            self._refuse([(order.delivery, why)])
-        if execution is None or not _is_of(execution, order.instance):
-            return
-        if execution.state is not ExecutionState.ASSIGNED:
+        execution = self._ordered(order)
+        if execution is None:
             return
         log.info("%s: execution %s", execution.topic, execution.id)
-        ended = self._executor.execute(execution, limits_of(execution.configuration))
+        try:
+            ended = self._executor.execute(execution)
+        except (MutexError, ClaimLost) as refusal:
+            log.info("%s", refusal)
+            self._reporter.rejected(order.execution_id, order.instance)
+            self._account_for(order)
+            return
         log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
         self._reporter.ended(ended)
         if ended.state is ExecutionState.FINISHED:
             self._tidy(ended.topic)
 
+    def _ordered(self, order: Order) -> Execution | None:
+        """Give the execution that was ordered; None when there is nothing to do about it."""
+        if self._foreign is None and order.topic:
+            # As it was told: the claim holds it against the row, so it is not read for that.
+            told = (order.execution_id, order.topic, self._runtime.now())
+            return new_execution(*told, limits=None, worker=order.instance)
+        execution = self._store.executions.get(order.execution_id)
+        if execution is None and self._foreign is not None:
+            return self._adopt(order)
+        if execution is None or execution.etl_worker != order.instance:
+            self._account_for(order)
+            return None
+        return execution if execution.state is ExecutionState.ASSIGNED else None
+
+    def _account_for(self, order: Order) -> None:
+        """Count an order that is in nobody's books, or in another's, with what made no sense."""
+        if order.delivery is None or self._foreign is not None:
+            return
+        execution = self._store.executions.get(order.execution_id)
+        if execution is None or execution.etl_worker != order.instance:
+            why = f"no execution {order.execution_id} of instance {order.instance}"
+            self._refuse([(order.delivery, why)])
+
     def _adopt(self, order: Order) -> Execution | None:
         """Write down the execution of a manager that keeps its own books."""
         assert self._foreign is not None
-        given = order.configuration or {}
-        topic = given.get("id")
-        if given.get("kind") != TABLE or not isinstance(topic, str):
+        topic = order.topic
+        if not topic:
             self._reporter.rejected(order.execution_id, order.instance)
             return None
         made = new_execution(
@@ -404,7 +430,3 @@ class Worker:
         )
         self._store.executions.assign(made)
         return made
-
-
-def _is_of(execution: Execution | None, instance: str) -> bool:
-    return execution is not None and execution.etl_worker == instance

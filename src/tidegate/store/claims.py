@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
 from tidegate.errors import MutexError
-from tidegate.model.execution import Execution, Offset
+from tidegate.model.execution import Execution
 from tidegate.model.position import rfc3339
+from tidegate.ports import Claimed
 from tidegate.store.dialect import hold
 from tidegate.store.execution_rows import lose, lose_unclaimed, reject, start
+from tidegate.store.failures import waiting
+from tidegate.store.lineages import in_force
 from tidegate.store.offset_rows import destination_of, enter, take
 from tidegate.store.schema import offsets
+from tidegate.store.statement import Row, Statement
 
-_LANE = (
+_LANE = Statement(
     select(offsets.c.topic, offsets.c.hostid, offsets.c.execution_id, offsets.c.claimed_at)
     .where(offsets.c.destination == bindparam("on_destination"))
     .order_by(offsets.c.topic)
@@ -35,8 +39,8 @@ class Refusal:
 
 
 def claim(
-    connection: Connection, execution: Execution, hostid: str, dead: frozenset[str], at: int
-) -> Offset | Refusal:
+    connection: Connection, execution: Execution, hostid: str, dead: frozenset[str] | None, at: int
+) -> Claimed | Refusal:
     """Take a topic for an execution. A refusal is given, not raised: it is to be committed."""
     destination = destination_of(execution.topic)
     # Else two topics of one table, each looking at the other's free row, would both pass.
@@ -44,9 +48,10 @@ def claim(
     enter(connection, execution.topic, at)
     while True:
         lane = _lane(connection, destination)
-        refusal = _refusal(lane, execution.topic, hostid, dead)
+        refusal = _refusal(lane, execution.topic, hostid, dead or frozenset())
         if refusal is not None:
-            reject(connection, execution, f"rejected: {refusal.as_error()}", at)
+            if dead is not None:
+                reject(connection, execution, f"rejected: {refusal.as_error()}", at)
             return refusal
         before = lane[execution.topic]
         taken = take(connection, execution, hostid, before["hostid"], at)
@@ -57,8 +62,9 @@ def claim(
         lost = _why_lost(before["hostid"])
         lose(connection, before["execution_id"], lost, lost, at)
     lose_unclaimed(connection, execution, at)
-    start(connection, execution, hostid, at)
-    return taken
+    applied = in_force(connection, execution.topic)
+    started = start(connection, execution, applied.definition if applied else None, hostid, at)
+    return Claimed(started, taken, applied, waiting(connection, execution.topic))
 
 
 def _why_lost(hostid: str) -> str:
@@ -66,13 +72,13 @@ def _why_lost(hostid: str) -> str:
     return f"lost: {hostid} died" if hostid else "lost: its mutex was freed in the database"
 
 
-def _lane(connection: Connection, destination: str) -> Mapping[str, RowMapping]:
-    rows = connection.execute(_LANE, {"on_destination": destination}).mappings()
+def _lane(connection: Connection, destination: str) -> Mapping[str, Row]:
+    rows = _LANE.rows(connection, {"on_destination": destination})
     return {row["topic"]: row for row in rows}
 
 
 def _refusal(
-    lane: Mapping[str, RowMapping], topic: str, hostid: str, dead: frozenset[str]
+    lane: Mapping[str, Row], topic: str, hostid: str, dead: frozenset[str]
 ) -> Refusal | None:
     """Name who is in the way: a live holder of the topic, or another process in its lane."""
     free = dead | {""}
@@ -82,5 +88,5 @@ def _refusal(
     return next((_refused_by(row) for row in others), None)
 
 
-def _refused_by(row: RowMapping) -> Refusal:
+def _refused_by(row: Row) -> Refusal:
     return Refusal(row["topic"], row["hostid"], row["claimed_at"] or 0)

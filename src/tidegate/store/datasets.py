@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select
@@ -12,16 +11,18 @@ from sqlalchemy.sql.dml import ReturningInsert
 from tidegate.store.dialect import insert_into
 from tidegate.store.reader import Reader
 from tidegate.store.schema import dataset_entities, datasets
+from tidegate.store.statement import Statement
 
-_ENTITY_AT = select(dataset_entities.c.entity).where(
-    dataset_entities.c.flow_id == bindparam("on_flow"),
-    dataset_entities.c.location == bindparam("on_location"),
+_ENTITY_AT = Statement(
+    select(dataset_entities.c.entity).where(
+        dataset_entities.c.flow_id == bindparam("on_flow"),
+        dataset_entities.c.location == bindparam("on_location"),
+    )
 )
-_APPEND = insert(dataset_entities)
+_APPEND = Statement(insert(dataset_entities))
 
 
-@cache
-def _count_on(dialect: str) -> ReturningInsert[int]:
+def _counting_on(dialect: str) -> ReturningInsert[int]:
     """Build the statement that begins a counter or moves it on, and tells where it then stands."""
     statement = insert_into(dialect, datasets)
     new, next_location = statement.excluded, datasets.c.next_location
@@ -29,6 +30,9 @@ def _count_on(dialect: str) -> ReturningInsert[int]:
         index_elements=[datasets.c.flow_id],
         set_={"next_location": next_location + new.next_location, "updated_at": new.updated_at},
     ).returning(next_location)
+
+
+_COUNT_ON = Statement(_counting_on)
 
 
 class SqlDatasets:
@@ -71,8 +75,8 @@ def append(
 ) -> int:
     """Append entities to a flow's dataset and give the location of the first."""
     first = _take_locations(connection, flow, len(entities), at)
-    connection.execute(
-        _APPEND,
+    _APPEND.run_many(
+        connection,
         [
             {
                 "flow_id": flow,
@@ -93,14 +97,14 @@ def append(
 def entity_at(connection: Connection, flow: str, location: int) -> Mapping[str, Any]:
     """Give an entity as it was appended."""
     place = {"on_flow": flow, "on_location": location}
-    entity: Mapping[str, Any] = connection.execute(_ENTITY_AT, place).scalar_one()
+    entity: Mapping[str, Any] = _ENTITY_AT.scalar(connection, place)
     return entity
 
 
 def _take_locations(connection: Connection, flow: str, count: int, at: int) -> int:
     """Move the flow's counter on; the row stays locked until the entities are committed."""
     counter = {"flow_id": flow, "next_location": count, "created_at": at, "updated_at": at}
-    moved: int = connection.execute(_count_on(connection.dialect.name), counter).scalar_one()
+    moved: int = _COUNT_ON.scalar(connection, counter)
     return moved - count
 
 

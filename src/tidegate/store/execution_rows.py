@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, RowMapping, Text, bindparam, func, select, update
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import BigInteger, Connection, Text, bindparam, func, select, update
 
 from tidegate.errors import ClaimLost, StoreError
 from tidegate.model.assignment import queued_again
 from tidegate.model.entities import task_completed, task_failed, task_started
 from tidegate.model.execution import OPEN, Execution, ExecutionState
 from tidegate.model.instance import EXTERNAL
+from tidegate.model.lineage import Definition
 from tidegate.model.messages import InstanceState
-from tidegate.model.streams import Stream
 from tidegate.store.datasets import append, entity_at
 from tidegate.store.dialect import insert_into
 from tidegate.store.instance_rows import set_state
-from tidegate.store.lineages import applied_definition
 from tidegate.store.offset_rows import claim_lost, free_of_the_dead
 from tidegate.store.schema import etl_executions
+from tidegate.store.statement import Row, Statement
 
 UNCLAIMED_MILLISECONDS = 60_000
 """One that is younger may be about to race for the topic, and wants to hear who won."""
@@ -29,27 +27,51 @@ _OPEN_STATES = sorted(state.value for state in OPEN)
 
 # Built once; what is set is named when they are run.
 _COLUMNS = etl_executions.c
-_MOVE = (
+_STATES = ("in_1", "in_2", "in_3")
+"""As many as there are open ones; fewer are named twice."""
+_MOVING = (
     update(etl_executions)
     .where(
         _COLUMNS.id == bindparam("on_id"),
-        _COLUMNS.state.in_(bindparam("while_in", expanding=True)),
+        _COLUMNS.state.in_([bindparam(name, type_=Text) for name in _STATES]),
     )
-    .returning(
-        _COLUMNS.flow_id, _COLUMNS.etl_worker, _COLUMNS.started_at, _COLUMNS.started_location
+    .returning(etl_executions)
+)
+_HANDING_OUT = _MOVING.where(_COLUMNS.etl_worker == bindparam("as_worker"))
+_MOVE = Statement(_MOVING)
+_HAND_OUT = Statement(_HANDING_OUT)
+_START = Statement(
+    _HANDING_OUT.where(_COLUMNS.topic == bindparam("of_topic")).values(
+        etl_worker=func.coalesce(
+            func.nullif(_COLUMNS.etl_worker, ""), bindparam("hostid", type_=Text)
+        ),
+        accepted_at=func.coalesce(_COLUMNS.accepted_at, bindparam("now", type_=BigInteger)),
     )
 )
-_HAND_OUT = _MOVE.where(_COLUMNS.etl_worker == bindparam("as_worker"))
-_START = _HAND_OUT.values(
-    etl_worker=func.coalesce(func.nullif(_COLUMNS.etl_worker, ""), bindparam("hostid", type_=Text)),
-    accepted_at=func.coalesce(_COLUMNS.accepted_at, bindparam("now", type_=BigInteger)),
+_LOSE_UNCLAIMED = Statement(
+    update(etl_executions)
+    .where(
+        _COLUMNS.topic == bindparam("of_topic"),
+        # By a clock that is an hour ahead, the one that claims is itself from long ago.
+        _COLUMNS.id != bindparam("but"),
+        _COLUMNS.state == ExecutionState.ASSIGNED.value,
+        # True of every assigned one; it lets the index of the open ones be used.
+        _COLUMNS.finished_at.is_(None),
+        _COLUMNS.assigned_at < bindparam("before", type_=BigInteger),
+    )
+    .values(state=ExecutionState.LOST.value)
+)
+_KEEP = Statement(
+    lambda dialect: (
+        insert_into(dialect, etl_executions)
+        .on_conflict_do_nothing(index_elements=[_COLUMNS.id])
+        .returning(_COLUMNS.id)
+    )
 )
 
 
-@cache
-def _keep(dialect: str) -> ReturningInsert[str]:
-    statement = insert_into(dialect, etl_executions)
-    return statement.on_conflict_do_nothing(index_elements=[_COLUMNS.id]).returning(_COLUMNS.id)
+def _while_in(states: Sequence[str]) -> dict[str, str]:
+    return {name: states[min(place, len(states) - 1)] for place, name in enumerate(_STATES)}
 
 
 def keep(connection: Connection, execution: Execution) -> None:
@@ -71,22 +93,28 @@ def keep(connection: Connection, execution: Execution) -> None:
         "created_at": execution.assigned_at,
         "updated_at": execution.assigned_at,
     }
-    if connection.execute(_keep(connection.dialect.name), row).first() is None:
+    if _KEEP.first(connection, row) is None:
         raise StoreError(
             f"execution {execution.id} of {execution.topic} is in the store already; a retry needs"
             " an id of its own"
         )
 
 
-def start(connection: Connection, execution: Execution, hostid: str, at: int) -> None:
+def start(
+    connection: Connection,
+    execution: Execution,
+    definition: Definition | None,
+    hostid: str,
+    at: int,
+) -> Execution:
     """Move assigned → running and say so in the dataset; raises ClaimLost."""
-    definition = applied_definition(connection, execution.topic)
     event = task_started(execution, definition, at)
     location = append(connection, execution.flow_id, [event], at)
     running = {
         "on_id": execution.id,
-        "while_in": (ExecutionState.ASSIGNED.value,),
+        **_while_in([ExecutionState.ASSIGNED.value]),
         "as_worker": execution.etl_worker,
+        "of_topic": execution.topic,
         "state": ExecutionState.RUNNING.value,
         "hostid": hostid,
         "now": at,
@@ -94,9 +122,11 @@ def start(connection: Connection, execution: Execution, hostid: str, at: int) ->
         "started_location": location,
         "updated_at": at,
     }
-    if connection.execute(_START, running).first() is None:
+    started = _START.first(connection, running)
+    if started is None:
         raise _not_assigned(execution)
     set_state(connection, execution.etl_worker, InstanceState.BUSY)
+    return execution_of(started)
 
 
 def reject(connection: Connection, execution: Execution, comment: str, at: int) -> None:
@@ -114,18 +144,15 @@ def finish(
     comment: str,
     at: int,
     failed: tuple[int, bool] = (0, False),
-) -> Stream:
-    """End an execution that did its work, with how many rows failed, and whether some wait.
-
-    Gives how long it lived, and by whom.
-    """
+) -> Execution:
+    """End an execution that did its work, with how many rows failed, and whether some wait."""
     ended = _end_running(connection, execution, ExecutionState.FINISHED, comment, at, rows)
     started, location = _started(connection, ended)
     event = task_completed(
         started, location, succeeded=rows, failed=failed[0], retryable=failed[1], at=at
     )
     append(connection, ended["flow_id"], [event], at)
-    return Stream(execution.id, ended["etl_worker"], started_at=ended["started_at"], finished_at=at)
+    return execution_of(ended)
 
 
 def fail(connection: Connection, execution: Execution, comment: str, why: str, at: int) -> None:
@@ -145,7 +172,7 @@ def follow(connection: Connection, before: Execution, after: Execution, at: int)
     """Write how far a foreign execution has come, unless it has moved since it was read."""
     moved = {
         "on_id": before.id,
-        "while_in": (before.state.value,),
+        **_while_in([before.state.value]),
         "state": after.state.value,
         "accepted_at": after.accepted_at,
         "started_at": after.started_at,
@@ -153,7 +180,7 @@ def follow(connection: Connection, before: Execution, after: Execution, at: int)
         "comment": after.comment,
         "updated_at": at,
     }
-    if connection.execute(_MOVE, moved).first() is not None and not after.state.open:
+    if _MOVE.first(connection, moved) is not None and not after.state.open:
         _leave(connection, before.id, before.etl_worker, after.state, at)
 
 
@@ -161,25 +188,25 @@ def hand_out(connection: Connection, execution: Execution) -> bool:
     """Give a queued execution to an instance; tell whether it still was to be had."""
     given = {
         "on_id": execution.id,
-        "while_in": (ExecutionState.ASSIGNED.value,),
+        **_while_in([ExecutionState.ASSIGNED.value]),
         "as_worker": "",
         "etl_worker": execution.etl_worker,
         "assigned_at": execution.assigned_at,
         "term": execution.term,
         "updated_at": execution.assigned_at,
     }
-    return connection.execute(_HAND_OUT, given).first() is not None
+    return _HAND_OUT.first(connection, given) is not None
 
 
 def ask_to_cancel(connection: Connection, execution_id: str, at: int) -> bool:
     """Note that somebody wants an open execution to end; tell whether it is open."""
     asked = {
         "on_id": execution_id,
-        "while_in": _OPEN_STATES,
+        **_while_in(_OPEN_STATES),
         "cancel_requested_at": at,
         "updated_at": at,
     }
-    return connection.execute(_MOVE, asked).first() is not None
+    return _MOVE.first(connection, asked) is not None
 
 
 def lose_all_of(
@@ -201,18 +228,15 @@ def lose_all_of(
 
 def lose_unclaimed(connection: Connection, claiming: Execution, at: int) -> None:
     """End what was assigned for the topic long ago and never claimed: whoever assigned it died."""
-    comment = f"lost: never claimed, and {claiming.id} has the topic now"
-    connection.execute(
-        update(etl_executions)
-        .where(
-            _COLUMNS.topic == claiming.topic,
-            # By a clock that is an hour ahead, it is itself from long ago.
-            _COLUMNS.id != claiming.id,
-            _COLUMNS.state == ExecutionState.ASSIGNED.value,
-            _COLUMNS.assigned_at < at - UNCLAIMED_MILLISECONDS,
-        )
-        .values(state=ExecutionState.LOST.value, finished_at=at, comment=comment, updated_at=at)
-    )
+    lost = {
+        "of_topic": claiming.topic,
+        "but": claiming.id,
+        "before": at - UNCLAIMED_MILLISECONDS,
+        "finished_at": at,
+        "comment": f"lost: never claimed, and {claiming.id} has the topic now",
+        "updated_at": at,
+    }
+    _LOSE_UNCLAIMED.run(connection, lost)
 
 
 def _end_running(
@@ -222,7 +246,7 @@ def _end_running(
     comment: str,
     at: int,
     rows: int | None,
-) -> RowMapping:
+) -> Row:
     running = (ExecutionState.RUNNING.value,)
     ended = _end(connection, execution.id, running, state, comment, at, rows)
     if ended is None:
@@ -238,18 +262,18 @@ def _end(
     comment: str,
     at: int,
     rows: int | None = None,
-) -> RowMapping | None:
+) -> Row | None:
     """Write an end over one of the given states; None when the execution is in another."""
     end = {
         "on_id": execution_id,
-        "while_in": while_in,
+        **_while_in(while_in),
         "state": state.value,
         "finished_at": at,
         "comment": comment,
         "rows": rows,
         "updated_at": at,
     }
-    ended = connection.execute(_MOVE, end).mappings().one_or_none()
+    ended = _MOVE.first(connection, end)
     if ended is not None:
         _leave(connection, execution_id, ended["etl_worker"], state, at)
     return ended
@@ -267,13 +291,13 @@ def _leave(
             keep(connection, queued_again(ended, at))
 
 
-def _append_failure(connection: Connection, ended: RowMapping, why: str, at: int) -> None:
+def _append_failure(connection: Connection, ended: Row, why: str, at: int) -> None:
     started, location = _started(connection, ended)
     event = task_failed(started, location, reason=why, at=at)
     append(connection, ended["flow_id"], [event], at)
 
 
-def _started(connection: Connection, ended: RowMapping) -> tuple[Mapping[str, Any], int]:
+def _started(connection: Connection, ended: Row) -> tuple[Mapping[str, Any], int]:
     location: int = ended["started_location"]
     return entity_at(connection, ended["flow_id"], location), location
 
@@ -285,7 +309,7 @@ def _not_assigned(execution: Execution) -> ClaimLost:
     )
 
 
-def execution_of(row: RowMapping) -> Execution:
+def execution_of(row: Mapping[Any, Any]) -> Execution:
     return Execution(
         id=row["id"],
         flow_kind=row["flow_kind"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from tidegate.errors import StoreError
 from tidegate.model.care import Care
@@ -18,7 +18,7 @@ from tidegate.model.execution import (
     OffsetState,
 )
 from tidegate.model.streams import Stream, streams_of
-from tidegate.ports import Commit
+from tidegate.ports import Claimed, Commit, Committed
 from tidegate.store import execution_rows, failures, journal, phases
 from tidegate.store.claims import Refusal, claim
 from tidegate.store.dialect import hold
@@ -39,6 +39,17 @@ from tidegate.store.offset_rows import (
 from tidegate.store.reader import Reader
 from tidegate.store.schema import etl_executions
 from tidegate.store.writer import Writer
+
+# Built once: they are asked for each execution, or at every turn of a leader.
+_COLUMNS = etl_executions.c
+_ONE = select(etl_executions).where(_COLUMNS.id == bindparam("on_id"))
+_SOME = select(etl_executions).where(_COLUMNS.id.in_(bindparam("ids", expanding=True)))
+_OPEN = (
+    select(etl_executions)
+    .where(_COLUMNS.finished_at.is_(None))
+    .order_by(_COLUMNS.assigned_at, _COLUMNS.id)
+)
+_OPEN_OF = _OPEN.where(_COLUMNS.etl_worker.in_(bindparam("instances", expanding=True)))
 
 
 class SqlExecutions:
@@ -71,7 +82,9 @@ class SqlExecutions:
 
         return self._writer.write(write) if queued else []
 
-    def claim(self, execution: Execution, hostid: str, dead: frozenset[str], at: int) -> Offset:
+    def claim(
+        self, execution: Execution, hostid: str, dead: frozenset[str] | None, at: int
+    ) -> Claimed:
         taken = self._writer.write(
             lambda connection: claim(connection, execution, hostid, dead, at)
         )
@@ -84,7 +97,7 @@ class SqlExecutions:
             lambda connection: declare(connection, execution, block, processor, at)
         )
 
-    def commit(self, commit: Commit) -> Sequence[Stream]:
+    def commit(self, commit: Commit) -> Committed:
         return self._writer.write(lambda connection: _commit(connection, commit))
 
     def nothing_to_do(self, execution: Execution, complete_to: int, at: int) -> None:
@@ -138,24 +151,23 @@ class SqlExecutions:
         )
 
     def open(self, instances: Sequence[str] | None = None) -> Sequence[Execution]:
-        columns = etl_executions.c
-        statement = select(etl_executions).where(columns.finished_at.is_(None))
-        if instances is not None:
-            statement = statement.where(columns.etl_worker.in_(instances))
-        rows = self._reader.rows(statement.order_by(columns.assigned_at, columns.id))
+        if instances is None:
+            rows = self._reader.rows(_OPEN)
+        else:
+            rows = self._reader.rows(_OPEN_OF, {"instances": list(instances)})
         return [execution_rows.execution_of(row) for row in rows]
 
     def tended(self, execution: Execution, before: Offset, care: Care, at: int) -> None:
         self._writer.write(lambda connection: _tended(connection, execution, before, care, at))
 
     def get(self, execution_id: str) -> Execution | None:
-        row = self._reader.first(select(etl_executions).where(etl_executions.c.id == execution_id))
+        row = self._reader.first(_ONE, {"on_id": execution_id})
         return None if row is None else execution_rows.execution_of(row)
 
     def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
         if not ids:
             return {}
-        rows = self._reader.rows(select(etl_executions).where(etl_executions.c.id.in_(ids)))
+        rows = self._reader.rows(_SOME, {"ids": list(ids)})
         return {row["id"]: execution_rows.execution_of(row) for row in rows}
 
     def list(
@@ -178,7 +190,7 @@ class SqlExecutions:
         return [execution_rows.execution_of(row) for row in self._reader.rows(newest_first)]
 
 
-def _commit(connection: Connection, commit: Commit) -> Sequence[Stream]:
+def _commit(connection: Connection, commit: Commit) -> Committed:
     held = owned(connection, commit.execution)
     declared, offset = held.block, commit.offset
     if declared is None or (declared.seq, declared.next) != (commit.block.seq, commit.block.next):
@@ -194,15 +206,16 @@ def _commit(connection: Connection, commit: Commit) -> Sequence[Stream]:
     )
     outcome = commit.outcome
     failed = _settle(connection, commit)
-    lived = execution_rows.finish(
+    ended = execution_rows.finish(
         connection, commit.execution, outcome.rows, outcome.note, commit.at, failed
     )
     journal.record(connection, commit)
+    lived = Stream(ended.id, ended.etl_worker, started_at=ended.started_at, finished_at=commit.at)
     streams = streams_of(
         lived, commit.definition, commit.block, rows=outcome.rows, failed=failed[0]
     )
     phases.tell(connection, streams, commit.at)
-    return streams
+    return Committed(ended, streams)
 
 
 def _settle(connection: Connection, commit: Commit) -> tuple[int, bool]:

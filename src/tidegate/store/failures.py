@@ -5,26 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, delete, func, select, update
 
 from tidegate.errors import WrongUse
 from tidegate.model.entities import write_error
 from tidegate.model.execution import Execution
-from tidegate.model.failed import FailedRow, FailedState
+from tidegate.model.failed import MOST_WAITING, FailedRow, FailedState
 from tidegate.model.position import Position
 from tidegate.store.datasets import append
 from tidegate.store.dialect import insert_into
 from tidegate.store.offset_rows import change, owned
 from tidegate.store.reader import Reader
 from tidegate.store.schema import failed_rows
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 _COLUMNS = failed_rows.c
-_PENDING = select(failed_rows).where(
-    _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.pending_seq == bindparam("on_seq")
+_PENDING = Statement(
+    select(failed_rows).where(
+        _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.pending_seq == bindparam("on_seq")
+    )
 )
-_WAITING = select(func.count()).where(
-    _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value
+_WAITING = Statement(
+    select(func.count().label("rows")).where(
+        _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value
+    )
+)
+_TRIED_AGAIN = (
+    select(failed_rows)
+    .where(_COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value)
+    .order_by(_COLUMNS.attempts, _COLUMNS.pos, _COLUMNS.id, _COLUMNS.entity_id)
+    .limit(bindparam("most", type_=BigInteger))
+)
+_TO_TRY = Statement(_TRIED_AGAIN)
+_COUNTS = (
+    select(_COLUMNS.topic, _COLUMNS.state, func.count().label("rows"))
+    .where(_COLUMNS.state.is_not(None))
+    .group_by(_COLUMNS.topic, _COLUMNS.state)
 )
 
 _SETTLED: Mapping[str, Any] = {"pending_seq": None, "pending": None}
@@ -37,20 +54,11 @@ class SqlFailures:
         self._reader, self._writer = reader, writer
 
     def waiting(self, topic: str, limit: int) -> Sequence[FailedRow]:
-        rows = self._reader.rows(
-            select(failed_rows)
-            .where(_COLUMNS.topic == topic, _COLUMNS.state == FailedState.WAITING.value)
-            .order_by(_COLUMNS.attempts, _COLUMNS.pos, _COLUMNS.id, _COLUMNS.entity_id)
-            .limit(limit)
-        )
+        rows = self._reader.rows(_TRIED_AGAIN, {"on_topic": topic, "most": limit})
         return [_row_of(row, row) for row in rows]
 
     def counts(self) -> Mapping[str, Mapping[FailedState, int]]:
-        rows = self._reader.rows(
-            select(_COLUMNS.topic, _COLUMNS.state, func.count().label("rows"))
-            .where(_COLUMNS.state.is_not(None))
-            .group_by(_COLUMNS.topic, _COLUMNS.state)
-        )
+        rows = self._reader.rows(_COUNTS)
         counted: dict[str, dict[FailedState, int]] = {}
         for row in rows:
             counted.setdefault(row["topic"], {})[FailedState(row["state"])] = row["rows"]
@@ -61,6 +69,12 @@ class SqlFailures:
 
     def retry(self, topic: str, at: int) -> int:
         return self._writer.write(lambda connection: _retry(connection, topic, at))
+
+
+def waiting(connection: Connection, topic: str) -> tuple[FailedRow, ...]:
+    """Give the rows of a topic that an execution tries again."""
+    rows = _TO_TRY.rows(connection, {"on_topic": topic, "most": MOST_WAITING})
+    return tuple(_row_of(row, row) for row in rows)
 
 
 def _pend(
@@ -91,15 +105,14 @@ def _pend(
 def settle(connection: Connection, execution: Execution, seq: int, at: int) -> tuple[int, bool]:
     """Make true what the block left pending; give how many failed, and whether some wait."""
     place = {"on_topic": execution.topic, "on_seq": seq}
-    found = connection.execute(_PENDING, place).mappings()
-    rows = [_row_of(row, row["pending"]) for row in found]
+    rows = [_row_of(row, row["pending"]) for row in _PENDING.rows(connection, place)]
     if rows:
         errors = [write_error(execution, row, at) for row in rows]
         append(connection, execution.flow_id, errors, at)
         _forget(connection, execution.topic, seq)
         _keep(connection, execution.topic, seq, rows, at)
     failed = sum(row.state is not FailedState.WRITTEN for row in rows)
-    waiting: int = connection.execute(_WAITING, {"on_topic": execution.topic}).scalar_one()
+    waiting: int = _WAITING.scalar(connection, {"on_topic": execution.topic})
     return failed, waiting > 0
 
 
@@ -150,7 +163,7 @@ def _retry(connection: Connection, topic: str, at: int) -> int:
         .where(_COLUMNS.topic == topic, _COLUMNS.state == FailedState.DEAD.value)
         .values(state=FailedState.WAITING.value, attempts=0, updated_at=at)
     )
-    waiting: int = connection.execute(_WAITING, {"on_topic": topic}).scalar_one()
+    waiting: int = _WAITING.scalar(connection, {"on_topic": topic})
     if not waiting:
         raise WrongUse(f"{topic} has no rows that failed: there is nothing to try again")
     # Without a definition that they were tried with, the plan takes them for worth a try.
@@ -182,7 +195,7 @@ def _columns_of(topic: str, seq: int, row: FailedRow, at: int) -> dict[str, Any]
     }
 
 
-def _row_of(row: RowMapping, told: RowMapping | Mapping[str, Any]) -> FailedRow:
+def _row_of(row: Mapping[Any, Any], told: Mapping[Any, Any]) -> FailedRow:
     """Read a row, with what is told of it: by itself, or by what is pending."""
     return FailedRow(
         position=Position(row["pos"], row["id"]),

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, RowMapping, bindparam, update
 from tidegate.model.instance import Instance, InstanceStatus
 from tidegate.model.messages import InstanceState
 from tidegate.store.schema import etl_instances
+from tidegate.store.statement import Statement
 
-_SET_STATE = (
+_SET_STATE = Statement(
     update(etl_instances)
     .where(etl_instances.c.instance_id == bindparam("on_instance"))
     .values(state=bindparam("now_state"))
@@ -19,7 +20,7 @@ _SET_STATE = (
 
 def set_state(connection: Connection, instance: str, state: InstanceState) -> None:
     """Let an instance's state change with its execution, without waiting for its heartbeat."""
-    connection.execute(_SET_STATE, {"on_instance": instance, "now_state": state.value})
+    _SET_STATE.run(connection, {"on_instance": instance, "now_state": state.value})
 
 
 def instance_of(row: RowMapping) -> Instance:

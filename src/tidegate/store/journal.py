@@ -12,13 +12,14 @@ from tidegate.model.position import Position
 from tidegate.ports import BlockRow, Commit, LogRow
 from tidegate.store.reader import Reader
 from tidegate.store.schema import blocks, etl_log
+from tidegate.store.statement import Statement
 
 LOG_KEPT = 90 * DAY
 TRIM_EVERY = 100
 """Blocks of a topic between two looks for log rows that are too old."""
 
-_RECORD_BLOCK = insert(blocks)
-_RECORD_LOAD = insert(etl_log)
+_RECORD_BLOCK = Statement(insert(blocks))
+_RECORD_LOAD = Statement(insert(etl_log))
 
 
 class SqlJournal:
@@ -58,8 +59,8 @@ def trim(connection: Connection, topic: str, *, older_than: int) -> None:
 
 def _record_block(connection: Connection, commit: Commit) -> None:
     block = commit.block
-    connection.execute(
-        _RECORD_BLOCK,
+    _RECORD_BLOCK.run(
+        connection,
         {
             "topic": commit.execution.topic,
             "seq": block.seq,
@@ -84,8 +85,8 @@ def _record_block(connection: Connection, commit: Commit) -> None:
 
 def _record_load(connection: Connection, commit: Commit, measures: Measures) -> None:
     row = LogRow(commit.execution.topic, commit.at, measures, commit.execution.id)
-    connection.execute(
-        _RECORD_LOAD,
+    _RECORD_LOAD.run(
+        connection,
         {
             "topic": row.topic,
             "ts": row.ts,

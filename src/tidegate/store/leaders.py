@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from sqlalchemy import Connection, Insert, RowMapping, select, update
+from sqlalchemy import Connection, Insert, select, update
 
 from tidegate.errors import Deposed
 from tidegate.model.leadership import Lease
 from tidegate.store.dialect import clock, insert_into
 from tidegate.store.schema import leadership
+from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
 
-_LOCKED = select(leadership).with_for_update()
+_LOCKED = Statement(select(leadership).with_for_update())
 _CHANGE = update(leadership).where(leadership.c.id == 1)
 
 
@@ -50,12 +51,12 @@ def require_term(connection: Connection, term: int | None) -> None:
         raise Deposed(f"term {term} is over: {standing['holder'] or 'nobody'} leads now")
 
 
-def _row(connection: Connection) -> RowMapping:
+def _row(connection: Connection) -> Row:
     """Give the one row, made before the first election, and keep it from others."""
-    found = connection.execute(_LOCKED).mappings().one_or_none()
+    found = _LOCKED.first(connection)
     if found is None:
         connection.execute(_first(connection.dialect.name))
-        found = connection.execute(_LOCKED).mappings().one()
+        found = _LOCKED.rows(connection)[0]
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from tidegate.errors import UnknownName
 from tidegate.model.lineage import Definition
@@ -12,11 +13,8 @@ from tidegate.ports import Applied
 from tidegate.store.dialect import hold
 from tidegate.store.reader import Reader
 from tidegate.store.schema import lineage
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
-
-_IN_FORCE = select(lineage.c.definition).where(
-    lineage.c.topic == bindparam("on_topic"), lineage.c.current
-)
 
 _NEWEST = select(func.max(lineage.c.version)).where(lineage.c.topic == bindparam("on_topic"))
 _SUPERSEDE = (
@@ -26,6 +24,7 @@ _SUPERSEDE = (
 )
 _ADD = insert(lineage)
 _APPLIED = select(lineage).where(lineage.c.topic == bindparam("on_topic"), lineage.c.current)
+_IN_FORCE = Statement(_APPLIED)
 _CURRENT = select(lineage).where(lineage.c.current).order_by(lineage.c.topic)
 # A version that is put in force or taken out of it leaves the time in its row, or its own row.
 _STAMP = select(
@@ -83,10 +82,10 @@ class SqlLineages:
         self._writer.write(write)
 
 
-def applied_definition(connection: Connection, topic: str) -> Definition | None:
+def in_force(connection: Connection, topic: str) -> Applied | None:
     """Give the definition in force, as seen by a transaction."""
-    found = connection.execute(_IN_FORCE, {"on_topic": topic}).scalar()
-    return None if found is None else Definition.from_dict(found)
+    row = _IN_FORCE.first(connection, {"on_topic": topic})
+    return None if row is None else _applied(row)
 
 
 def remove(connection: Connection, topics: Sequence[str], user: str, at: int) -> None:
@@ -126,7 +125,7 @@ def add_versions(
     connection.execute(_ADD, rows)
 
 
-def _applied(row: RowMapping) -> Applied:
+def _applied(row: Mapping[Any, Any]) -> Applied:
     # The row changes once more when it is superseded; people ask when it was applied.
     return Applied(
         Definition.from_dict(row["definition"]), row["version"], row["user"], row["created_at"]

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
+from sqlalchemy import BigInteger, Connection, Engine, bindparam, delete, func, insert, select
 
 from tidegate.model.messages import Topic
 from tidegate.ports import Delivery, Parcel
 from tidegate.store.notices import CHANNEL, Notices
 from tidegate.store.reader import Reader
 from tidegate.store.schema import messages
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 DELETED_AT_ONCE = 1000
 """Databases limit the values in one statement."""
 
 _COLUMNS = messages.c
-_PUT = insert(messages)
+_TOPICS = {topic.value: topic for topic in Topic}
+_TAKE = (
+    select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body)
+    .where(_COLUMNS.topic.in_(bindparam("topics", expanding=True)))
+    .order_by(_COLUMNS.id)
+    .limit(bindparam("most", type_=BigInteger))
+)
+_TAKE_OF = _TAKE.where(_COLUMNS.key.in_(bindparam("keys", expanding=True)))
+_PUT = Statement(insert(messages))
 _NOTIFY = select(func.pg_notify(CHANNEL, ""))
 _DELETE = delete(messages).where(_COLUMNS.id.in_(bindparam("ids", expanding=True)))
 
@@ -35,18 +45,12 @@ class SqlMessages:
     def take(
         self, topics: Sequence[Topic], keys: Sequence[str] | None, limit: int
     ) -> Sequence[Delivery]:
-        statement = (
-            select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body)
-            .where(_COLUMNS.topic.in_(topics))
-            .order_by(_COLUMNS.id)
-            .limit(limit)
-        )
-        if keys is not None:
-            statement = statement.where(_COLUMNS.key.in_(keys))
-        return [
-            Delivery(Topic(row["topic"]), bytes(row["body"]), str(row["id"]))
-            for row in self._reader.rows(statement)
-        ]
+        wanted: dict[str, Any] = {"topics": list(topics), "most": limit}
+        if keys is None:
+            rows = self._reader.plain(_TAKE, wanted)
+        else:
+            rows = self._reader.plain(_TAKE_OF, {**wanted, "keys": list(keys)})
+        return [Delivery(_TOPICS[topic], bytes(body), str(id)) for id, topic, body in rows]
 
     def delete(self, ids: Sequence[int]) -> Future[None]:
         return self._writer.submit(lambda connection: _delete(connection, ids))
@@ -65,8 +69,8 @@ class SqlMessages:
 
 def post(connection: Connection, parcels: Sequence[Parcel], at: int) -> None:
     """Put messages into the table, and tell those who listen with the commit."""
-    connection.execute(
-        _PUT,
+    _PUT.run_many(
+        connection,
         [
             {"topic": parcel.topic, "key": parcel.key, "body": parcel.body, "created_at": at}
             for parcel in parcels

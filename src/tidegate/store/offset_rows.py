@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Insert,
-    RowMapping,
     and_,
     bindparam,
     case,
@@ -26,6 +23,7 @@ from tidegate.model.execution import Block, Execution, Offset, OffsetState
 from tidegate.model.position import START, Position
 from tidegate.store.dialect import insert_into
 from tidegate.store.schema import offsets
+from tidegate.store.statement import Statement
 
 FREE: Mapping[str, Any] = {"hostid": "", "execution_id": None, "claimed_at": None}
 """The columns of a mutex that nobody holds."""
@@ -42,24 +40,25 @@ _ON_TOPIC = offsets.c.topic == bindparam("on_topic")
 _IS_OURS = and_(
     _ON_TOPIC, offsets.c.execution_id == bindparam("on_execution"), offsets.c.hostid != ""
 )
-_OWNED = select(offsets).where(_IS_OURS).with_for_update()
+_OWNED = Statement(select(offsets).where(_IS_OURS).with_for_update())
 _STAMPED = update(offsets).values(updated_at=stamp(bindparam("at", type_=BigInteger)))
-_CHANGE = _STAMPED.where(_ON_TOPIC)
-_TAKE = _CHANGE.where(offsets.c.hostid == bindparam("held_by")).returning(offsets)
+_ONE = _STAMPED.where(_ON_TOPIC)
+_CHANGE = Statement(_ONE)
+_TAKE = Statement(_ONE.where(offsets.c.hostid == bindparam("held_by")).returning(offsets))
 _SAME_BLOCK = and_(
     offsets.c.next_pos == bindparam("same_pos"),
     offsets.c.next_id == bindparam("same_id"),
     offsets.c.block_seq == bindparam("same_seq"),
 )
-_DECLARE = _STAMPED.where(_IS_OURS, or_(offsets.c.next_pos.is_(None), _SAME_BLOCK)).returning(
-    offsets
+_DECLARE = Statement(
+    _STAMPED.where(_IS_OURS, or_(offsets.c.next_pos.is_(None), _SAME_BLOCK)).returning(offsets)
 )
-_MEND = _CHANGE.where(offsets.c.stale == bindparam("mended"))
-
-
-@cache
-def _enter(dialect: str) -> Insert:
-    return insert_into(dialect, offsets).on_conflict_do_nothing(index_elements=[offsets.c.topic])
+_MEND = Statement(_ONE.where(offsets.c.stale == bindparam("mended")))
+_ENTER = Statement(
+    lambda dialect: insert_into(dialect, offsets).on_conflict_do_nothing(
+        index_elements=[offsets.c.topic]
+    )
+)
 
 
 def destination_of(topic: str) -> str:
@@ -75,7 +74,7 @@ def resting(seq: int) -> OffsetState:
 def enter(connection: Connection, topic: str, at: int) -> None:
     """Make sure that the topic has a row: a new one starts at the epoch."""
     row = {"topic": topic, "created_at": at, "updated_at": at, **columns_of(Offset(topic, START))}
-    connection.execute(_enter(connection.dialect.name), row)
+    _ENTER.run(connection, row)
 
 
 def take(
@@ -92,7 +91,7 @@ def take(
         "run": at,
         "at": at,
     }
-    row = connection.execute(_TAKE, taken).mappings().one_or_none()
+    row = _TAKE.first(connection, taken)
     return None if row is None else offset_of(row)
 
 
@@ -105,7 +104,7 @@ def declare(
     """
     same = {"same_pos": block.next.pos, "same_id": block.next.id, "same_seq": block.seq}
     declared = {**_ours(execution), **same, **block_columns(block), "processor": processor}
-    row = connection.execute(_DECLARE, {**declared, "at": at}).mappings().one_or_none()
+    row = _DECLARE.first(connection, {**declared, "at": at})
     if row is None:
         raise claim_lost(execution)
     return offset_of(row)
@@ -113,7 +112,7 @@ def declare(
 
 def owned(connection: Connection, execution: Execution) -> Offset:
     """Give the row of a topic that the execution holds, and keep it; raises ClaimLost."""
-    row = connection.execute(_OWNED, _ours(execution)).mappings().one_or_none()
+    row = _OWNED.first(connection, _ours(execution))
     if row is None:
         raise claim_lost(execution)
     return offset_of(row)
@@ -126,14 +125,14 @@ def release(connection: Connection, topic: str, changes: Mapping[str, Any], at: 
 
 def change(connection: Connection, topic: str, changes: Mapping[str, Any], at: int) -> None:
     """Write some columns of a topic's row."""
-    connection.execute(_CHANGE, {"on_topic": topic, **changes, "at": at})
+    _CHANGE.run(connection, {"on_topic": topic, **changes, "at": at})
 
 
 def free_of_the_dead(
     connection: Connection, execution: Execution, ended: frozenset[str], at: int
 ) -> None:
     """Free the mutex of an execution whose holder can no longer write; leave any other."""
-    held = connection.execute(_OWNED, _ours(execution)).mappings().one_or_none()
+    held = _OWNED.first(connection, _ours(execution))
     if held is not None and held["hostid"] in ended:
         release(connection, execution.topic, {"state": resting(held["seq"]).value}, at)
 
@@ -147,7 +146,7 @@ def mark_stale(connection: Connection, stale: Mapping[str, str], at: int) -> Non
 def mend(connection: Connection, topic: str, mended: str, at: int) -> None:
     """Take a mark off, unless it was put on again since the work that mends it began."""
     changes = {"on_topic": topic, "mended": mended, "stale": None, "at": at}
-    connection.execute(_MEND, changes)
+    _MEND.run(connection, changes)
 
 
 def _ours(execution: Execution) -> dict[str, str]:
@@ -205,7 +204,7 @@ def block_columns(block: Block | None) -> dict[str, Any]:
     }
 
 
-def offset_of(row: RowMapping) -> Offset:
+def offset_of(row: Mapping[Any, Any]) -> Offset:
     return Offset(
         topic=row["topic"],
         last=Position(row["last_pos"], row["last_id"]),
@@ -230,7 +229,7 @@ def offset_of(row: RowMapping) -> Offset:
     )
 
 
-def _block_of(row: RowMapping) -> Block | None:
+def _block_of(row: Mapping[Any, Any]) -> Block | None:
     if row["next_pos"] is None:
         return None
     return Block(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from sqlalchemy import Connection, RowMapping, func, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -12,6 +11,7 @@ from tidegate.model.streams import Stream
 from tidegate.store.dialect import insert_into
 from tidegate.store.reader import Reader
 from tidegate.store.schema import etl_phase_executions
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 _COLUMNS = etl_phase_executions.c
@@ -59,10 +59,9 @@ def tell(connection: Connection, streams: Sequence[Stream], at: int) -> None:
         }
         for stream in streams
     ]
-    connection.execute(_merged(connection.dialect.name), rows)
+    _MERGE.run_many(connection, rows)
 
 
-@cache
 def _merged(dialect: str) -> sqlite.Insert | postgresql.Insert:
     statement = insert_into(dialect, etl_phase_executions)
     new = statement.excluded
@@ -75,6 +74,9 @@ def _merged(dialect: str) -> sqlite.Insert | postgresql.Insert:
             "updated_at": new.updated_at,
         },
     )
+
+
+_MERGE = Statement(_merged)
 
 
 def _stream_of(row: RowMapping) -> Stream:

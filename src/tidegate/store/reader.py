@@ -31,9 +31,9 @@ class Reader:
         with self._connected() as connection:
             return connection.execute(statement, values).mappings().all()
 
-    def plain(self, statement: Executable) -> Sequence[tuple[Any, ...]]:
+    def plain(self, statement: Executable, values: Values = None) -> Sequence[tuple[Any, ...]]:
         """Give rows as the driver has them, where there are so many that more would cost."""
-        with self._connected() as connection, connection.execute(statement) as result:
+        with self._connected() as connection, connection.execute(statement, values) as result:
             return list(map(tuple, result.cursor.fetchall())) if result.cursor else []
 
     def first(self, statement: Executable, values: Values = None) -> RowMapping | None:

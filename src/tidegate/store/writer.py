@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tidegate.errors import StoreError
 from tidegate.store.backend import Backend
+from tidegate.store.statement import say
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ class Writer:
 
     def _attempt(self, connection: Connection, job: _Job) -> Callable[[], None] | None:
         """Run one closure in its savepoint; give what its waiter will be told, None for later."""
-        connection.exec_driver_sql("SAVEPOINT closure")
+        say(connection, "SAVEPOINT closure")
         try:
             result = job.closure(connection)
         except Exception as error:  # noqa: BLE001 - it belongs to the waiter, not to this thread
@@ -125,13 +126,13 @@ class Writer:
                 return None
             failure = self._backend.explain(error) if isinstance(error, DBAPIError) else error
             return partial(job.future.set_exception, failure)
-        connection.exec_driver_sql("RELEASE SAVEPOINT closure")
+        say(connection, "RELEASE SAVEPOINT closure")
         return partial(job.future.set_result, result)
 
     def _undo(self, connection: Connection, error: Exception) -> None:
         try:
-            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT closure")
-            connection.exec_driver_sql("RELEASE SAVEPOINT closure")
+            say(connection, "ROLLBACK TO SAVEPOINT closure")
+            say(connection, "RELEASE SAVEPOINT closure")
         except SQLAlchemyError as lost:
             # What ended the transaction says more than that there is no savepoint any more.
             raise (error if isinstance(error, DBAPIError) else lost) from None
