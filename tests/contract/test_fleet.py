@@ -176,6 +176,10 @@ class TestWork:
         assert offset(store).hostid == "h:7:t"
         with pytest.raises(ClaimLost):
             store.executions.fail(made, "no", "", False, NOW)
+        # Its holder, which went on, is the one who knows that it writes no more.
+        store.executions.hand_back(made, "let go", NOW)
+        assert offset(store).hostid == ""
+        assert store.executions.get("e-1").comment == "silent"  # type: ignore[union-attr]
 
     def test_what_is_handed_back_can_be_taken_up_at_once(self, store: Store, term: int) -> None:
         made = given(store, term)

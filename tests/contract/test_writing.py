@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, insert, text, update
 
-from tidegate.errors import ClaimLost, StoreError
+from tidegate.errors import ClaimLost, StoreAway, StoreError
 from tidegate.model.execution import Offset
 from tidegate.model.position import Position
 from tidegate.store import SqlStore, open_store
@@ -196,6 +196,13 @@ def test_a_connection_cut_while_nobody_writes_is_made_anew(
     assert len(store.offsets.all()) == 2
     postgres.cut_connections()
     assert len(store.offsets.all()) == 2
+
+
+def test_a_server_without_room_may_have_some_in_a_moment(postgres_url: str, opened: Open) -> None:
+    store = opened(postgres_url)
+    full = "DO $$ BEGIN RAISE disk_full; END $$"
+    with pytest.raises(StoreAway, match="disk is full"):
+        store.writer.write(lambda connection: connection.exec_driver_sql(full))
 
 
 def test_closures_of_two_processes_that_lock_in_other_orders_all_get_through(

@@ -23,6 +23,8 @@ _MEANINGS = {
     "42501": "does not give this user the rights it needs; grant CREATE on the schema",
     "25006": "is read-only, as a standby is; name the primary in [store] url",
 }
+_PASSING = ("53100", "53300")
+"""What somebody may mend while a process waits."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class PostgresBackend:
     def explain(self, error: Exception) -> StoreError:
         state = _sqlstate(error) if isinstance(error, DBAPIError) else None
         if state in _MEANINGS:
-            return StoreError(f"the store {self.name} {_MEANINGS[state]}")
+            kind = StoreAway if state in _PASSING else StoreError
+            return kind(f"the store {self.name} {_MEANINGS[state]}")
         said = self._said(error)
         if "password" in said:
             return StoreError(
