@@ -22,7 +22,10 @@ class Lifecycle:
         return self._asked > 1
 
     def on_stop(self, wake: Callable[[], None]) -> None:
+        """Leave what wakes somebody; at once, if the end was asked for before he came."""
         self._wakes.append(wake)
+        if self.stopping:
+            wake()
 
     def stop(self) -> None:
         """Ask for the end; the second time, for an end at once."""
