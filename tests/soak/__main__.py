@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -131,11 +133,14 @@ def stuck(parts: Parts) -> str:
 
 
 def leave(folder: Folder) -> list[str]:
-    """Give the processes that are left a while after all were told to end."""
+    """Give the processes that are left a while after all were told to end, and end them."""
     until = time.monotonic() + LEAVE_SECONDS
     while (left := left_over(folder.path)) and time.monotonic() < until:
         time.sleep(TICK_SECONDS)
-    return [f"left running: {one}" for one in left]
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"left running: {pid}: {line[:150]}" for pid, line in left.items()]
 
 
 def say(text: str) -> None:

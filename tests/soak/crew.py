@@ -55,14 +55,11 @@ class Supervised:
         return {role: member.process.wait(PATIENCE_SECONDS) for role, member in members.items()}
 
 
-def left_over(folder: Path) -> list[str]:
+def left_over(folder: Path) -> dict[int, str]:
     """Give the processes, JVMs too, that have to do with a project: its path is on their line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        line = command_line(int(path.name))
-        if str(folder) in line and int(path.name) != os.getpid():
-            found.append(f"{path.name}: {line[:150]}")
-    return found
+    numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    lines = {pid: command_line(pid) for pid in numbers if pid != os.getpid()}
+    return {pid: line for pid, line in lines.items() if str(folder) in line}
 
 
 def command_line(pid: int) -> str:
