@@ -141,9 +141,21 @@ def test_a_foreign_manager_may_key_its_commands_as_it_likes(
     bus = opened()
     bus.create_topics()
     inbox = bus.worker_inbox([uuid(1)])
-    send(broker, f"{prefix}ems.control", b"{", None, render(assign(2)), render(assign(1)), key=key)
+    send(broker, f"{prefix}ems.control", render(assign(2)), render(assign(1)), key=key)
     assert read(take(inbox, 1)) == [assign(1)]
     assert inbox.receive(0.3) == []
+
+
+def test_what_cannot_be_read_is_given_to_a_worker_to_be_counted(
+    broker: Broker, opened: Opened, prefix: str
+) -> None:
+    bus = opened()
+    bus.create_topics()
+    inbox = bus.worker_inbox([uuid(1)])
+    send(broker, f"{prefix}ems.control", b"{", render(assign(2)), None, render(assign(1)))
+    taken = take(inbox, 3)
+    assert [one.where for one in taken] == ["0", "2", "3"]
+    assert [one.body for one in taken[:2]] == [b"{", b""]
 
 
 def test_what_cannot_be_read_is_given_to_the_manager_with_its_offset(
