@@ -3,14 +3,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MINUTES := 10
+SEEDS := 2000
+START := 1
 
-.PHONY: help setup demo up test lint bench test-faults soak clean
+.PHONY: help setup demo up test lint bench test-faults simulate soak clean
 
 help:
 	@echo "make demo         build a shop of a million orders and show what was built"
 	@echo "make up           keep that shop fresh, with new data coming, until ctrl-C"
 	@echo "make test         lint, types, and every test but the long ones"
 	@echo "make test-faults  the tests that take minutes each"
+	@echo "make simulate     play the control plane with SEEDS=2000 from START=1, on virtual time"
 	@echo "make soak         kill processes for MINUTES=10, then compare every table"
 	@echo "make bench        figures: bare Spark and Tidegate in the same run"
 	@echo "make lint         ruff, mypy, import-linter"
@@ -40,6 +43,9 @@ lint: $(INSTALLED)
 
 test-faults: setup
 	$(BIN)/pytest -m long
+
+simulate: $(INSTALLED)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START)
 
 soak: setup
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from tidegate.model.entities import task_started
 from tidegate.model.execution import Execution, ExecutionState, Offset
 from tidegate.model.lineage import Definition
-from tidegate.ports import Claimed
+from tidegate.ports import Claimed, Commit, Committed
 from tidegate.services.executor import Executor
 from tidegate.store import claims, execution_rows, executions, failures, instances, offset_rows
 from tidegate.store.datasets import append
@@ -79,6 +79,17 @@ def _owned_by_anybody(connection: Connection, execution: Execution) -> Offset:
     return offset_rows.offset_of(connection.execute(found).mappings().one())
 
 
+_TAKEN_AWAY = (ExecutionState.LOST, ExecutionState.FINISHED)
+_commit = executions._commit
+
+
+def _commit_of_anybody(connection: Connection, commit: Commit) -> Committed:
+    """Move a topic for whoever says that it was his."""
+    held = replace(_owned_by_anybody(connection, commit.execution), block=commit.block)
+    with patch.object(executions, "owned", lambda *_: held):
+        return _commit(connection, commit)
+
+
 def _end_whatever_it_is(
     connection: Connection,
     execution: Execution,
@@ -87,7 +98,7 @@ def _end_whatever_it_is(
     at: int,
     rows: int | None,
 ) -> Row:
-    states = [one.value for one in ExecutionState]
+    states = [one.value for one in (ExecutionState.RUNNING, *_TAKEN_AWAY)]
     ended = execution_rows._end(connection, execution.id, states, state, comment, at, rows)
     assert ended is not None
     return ended
@@ -111,6 +122,7 @@ _INSTEAD: dict[Guard | None, tuple[tuple[object, str, object], ...]] = {
     Guard.CLAIM: ((claims, "_refusal", _nobody_in_the_way),),
     Guard.COMMIT: (
         (executions, "owned", _owned_by_anybody),
+        (executions, "_commit", _commit_of_anybody),
         (failures, "owned", _owned_by_anybody),
         (execution_rows, "_end_running", _end_whatever_it_is),
     ),

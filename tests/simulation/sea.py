@@ -183,6 +183,9 @@ class Loader:
 
     def _rows_to_write(self, work: Work) -> Sequence[Row]:
         """As the engine does it: all at once; where a row fails, over the declared versions."""
+        if work.execution.attempt > 1 and not work.waiting:
+            at = self._process.now()
+            self._store.failures.pend(work.execution, work.block.seq, [], at)
         seen = self._view(work, work.block.versions if work.pinned else {})
         if work.waiting or any(why for _, why in seen):
             return self._with_care(work)
