@@ -10,6 +10,9 @@ from benchmarks.bed import Options, machine
 from benchmarks.chain import chain_of_topics
 from benchmarks.checks import clean_checks
 from benchmarks.executions import no_op_executions
+from benchmarks.heartbeats import many_heartbeats
+from benchmarks.idle import nothing_to_do
+from benchmarks.latency import commit_to_assign
 from benchmarks.loop import leaders_turn
 from benchmarks.memory import flat_memory
 from benchmarks.planning import block_bounds, many_topics
@@ -22,6 +25,9 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "plan": many_topics,
     "loop": leaders_turn,
     "executions": no_op_executions,
+    "latency": commit_to_assign,
+    "heartbeats": many_heartbeats,
+    "idle": nothing_to_do,
     "chain": chain_of_topics,
     "memory": flat_memory,
     "ageing": many_steps,

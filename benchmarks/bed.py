@@ -111,9 +111,18 @@ def machine() -> str:
 
 def _processor_seconds() -> float:
     """Give the processor time that this process's children, so its JVM, have used."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return processor_seconds(*children_of(os.getpid()))
+
+
+def children_of(pid: int) -> list[int]:
+    """Name the processes that a process's first thread has started."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def processor_seconds(*pids: int) -> float:
+    """Give the processor time that living processes have used so far."""
     ticks = 0
-    for child in children:
-        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -11,8 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from celery import Celery, group
+
+from benchmarks.bed import children_of, processor_seconds
 
 PORT_VARIABLE = "TIDEGATE_BENCH_REDIS_PORT"
 PATIENCE_SECONDS = 60.0
@@ -33,8 +36,17 @@ def nothing() -> None:
     """Do nothing; that it was done is kept for an hour or more."""
 
 
-def celery_per_second(at_once: int) -> float | None:
-    """Give the tasks a second, so many under way at a time; None, and a word why, without Redis."""
+@dataclass(frozen=True)
+class Rate:
+    """What was brought to its end."""
+
+    per_second: float
+    processor_ms: float
+    """Of all processes that had a part in it, for each."""
+
+
+def celery_rate(at_once: int) -> Rate | None:
+    """Time tasks, so many under way at a time; None, and a word why, without Redis."""
     if not _has_redis():
         print("redis-server is not there and cannot be installed, so Celery was not measured")
         return None
@@ -43,11 +55,13 @@ def celery_per_second(at_once: int) -> float | None:
     app.conf.update(
         broker_url=f"redis://127.0.0.1:{port}/0", result_backend=f"redis://127.0.0.1:{port}/1"
     )
-    with _redis(port), _worker():
+    with _redis(port) as redis, _worker() as worker:
         _run(WARM, at_once)
-        begin = time.perf_counter()
+        all_of_it = (os.getpid(), redis, worker, *children_of(worker))
+        begin, used = time.perf_counter(), processor_seconds(*all_of_it)
         _run(MEASURED, at_once)
-        return MEASURED / (time.perf_counter() - begin)
+        spent, used = time.perf_counter() - begin, processor_seconds(*all_of_it) - used
+    return Rate(MEASURED / spent, used / MEASURED * 1000)
 
 
 def _run(tasks: int, at_once: int) -> None:
@@ -64,28 +78,30 @@ def _has_redis() -> bool:
 
 
 @contextmanager
-def _redis(port: int) -> Iterator[None]:
+def _redis(port: int) -> Iterator[int]:
     """Run a server of our own, as it comes but for its port and folder."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-redis-") as folder:
         command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        with _ended(subprocess.Popen(command, stdout=subprocess.DEVNULL)):
+        with _ended(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as pid:
             _wait_for(port)
-            yield
+            yield pid
 
 
 @contextmanager
-def _worker() -> Iterator[None]:
+def _worker() -> Iterator[int]:
     """Run a worker with a process for each core, as it comes."""
     command = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_peer", "worker"]
     away = subprocess.DEVNULL
-    with _ended(subprocess.Popen([*command, "--loglevel", "ERROR"], stdout=away, stderr=away)):
-        yield
+    with _ended(
+        subprocess.Popen([*command, "--loglevel", "ERROR"], stdout=away, stderr=away)
+    ) as pid:
+        yield pid
 
 
 @contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[int]:
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait(PATIENCE_SECONDS)

@@ -76,6 +76,14 @@ def test_what_is_deleted_is_forgotten(store: SqlStore, bus_on: Opened) -> None:
     assert inbox._given == set()
 
 
+def test_all_that_is_published_in_a_rush_is_sent_in_order(store: SqlStore, url: str) -> None:
+    with closing(EmbeddedBus(store.messages, url, lambda: CLOCK)) as bus:
+        for number in range(300):
+            bus.publish([heartbeat(number)])
+    with closing(EmbeddedBus(store.messages, url, lambda: CLOCK)) as bus:
+        assert read(take(bus.manager_inbox(), 300)) == [heartbeat(n) for n in range(300)]
+
+
 def test_what_is_done_is_deleted(store: SqlStore, bus_on: Opened) -> None:
     bus = bus_on(store)
     with closing(bus.manager_inbox()) as manager, closing(bus.worker_inbox([uuid(1)])) as worker:

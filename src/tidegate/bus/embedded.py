@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -32,6 +33,9 @@ class EmbeddedBus:
         self._trimmed_at = now()
         self._inboxes: list[EmbeddedInbox] = []
         self._listening: Listening | None = None
+        self._changed = threading.Condition()
+        self._outbox: list[Parcel] = []
+        self._sending = False
 
     def create_topics(self) -> None:
         """Do nothing: the store's own schema holds them."""
@@ -40,15 +44,13 @@ class EmbeddedBus:
         if not messages:
             return
         parcels = [Parcel(topic_of(one), key_of(one), render(one)) for one in messages]
-        now = self._now()
-        try:
-            self._messages.put(parcels, now).add_done_callback(self._put)
-            if now - self._trimmed_at >= TRIM_EVERY:
-                # Here too, because no manager may be there to do it.
-                self._trimmed_at = now
-                self.trim(now - RETENTION)
-        except StoreError as error:
-            _log.warning("%d messages are not sent: %s", len(messages), error)
+        with self._changed:
+            self._outbox += parcels
+            if self._sending:
+                # They go along as soon as those before them are written: all at once, one ring.
+                return
+            self._sending = True
+        self._send()
 
     def manager_inbox(self) -> EmbeddedInbox:
         return self._inbox([Topic.HEARTBEAT, Topic.PROGRESS], None)
@@ -63,6 +65,8 @@ class EmbeddedBus:
         self._messages.trim(before).add_done_callback(_complain)
 
     def close(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sending, CLOSING_SECONDS)
         if self._listening is not None:
             self._listening.close()
         for inbox in list(self._inboxes):
@@ -78,11 +82,34 @@ class EmbeddedBus:
         for inbox in list(self._inboxes):
             inbox.ring()
 
-    def _put(self, put: Future[None]) -> None:
+    def _send(self) -> None:
+        with self._changed:
+            parcels, self._outbox = self._outbox, []
+            if not parcels:
+                self._rest()
+                return
+        now = self._now()
+        try:
+            self._messages.put(parcels, now).add_done_callback(self._sent)
+            if now - self._trimmed_at >= TRIM_EVERY:
+                # Here too, because no manager may be there to do it.
+                self._trimmed_at = now
+                self.trim(now - RETENTION)
+        except StoreError as error:
+            with self._changed:
+                self._rest()
+            _log.warning("%d messages are not sent: %s", len(parcels), error)
+
+    def _rest(self) -> None:
+        self._sending = False
+        self._changed.notify_all()
+
+    def _sent(self, put: Future[None]) -> None:
         _complain(put)
         # A database that notifies has told those who listen, on every machine, with the commit.
         if self._listening is None:
             self._bell.look()
+        self._send()
 
 
 class EmbeddedInbox:

@@ -31,10 +31,12 @@ class _Compiled:
 
     def bind(self, values: Mapping[str, Any]) -> Any:
         bound = [
-            (name, values.get(name, fixed) if convert is None else convert(values.get(name, fixed)))
+            values.get(name, fixed) if convert is None else convert(values.get(name, fixed))
             for name, fixed, convert in self.given
         ]
-        return [value for _, value in bound] if self.positional else dict(bound)
+        if self.positional:
+            return bound
+        return {name: value for (name, _, _), value in zip(self.given, bound, strict=True)}
 
     def row(self, found: Sequence[Any]) -> Row:
         return {

@@ -1,0 +1,119 @@
+"""The real manager and worker as processes of their own, over a lake in which nothing is done.
+
+python -m benchmarks.crew manager|worker FOLDER BUS SLOTS
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.idle_lake import IdleLake
+from tidegate.bus import open_bus
+from tidegate.holders import FlockHolders
+from tidegate.model.lineage import Processor
+from tidegate.model.pace import Pace
+from tidegate.ports import Bus, Store
+from tidegate.runtime import RealRuntime
+from tidegate.services.executor import Executor
+from tidegate.services.lifecycle import Lifecycle
+from tidegate.services.manager import Manager
+from tidegate.services.reporter import BusReporter
+from tidegate.services.worker import Identity, Worker
+from tidegate.settings import BusSettings
+from tidegate.store import open_store
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a store and the locks of those who work there, and the bus they talk on."""
+
+    folder: Path
+    bus: str = "embedded"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder}/store.db"
+
+
+@dataclass(frozen=True)
+class Gear:
+    """What a process of the control plane works with."""
+
+    store: Store
+    bus: Bus
+    holders: FlockHolders
+    runtime: RealRuntime
+    lake: IdleLake
+
+    @classmethod
+    def at(cls, place: Place) -> Gear:
+        runtime = RealRuntime()
+        holders = FlockHolders(place.folder / "locks", runtime)
+        holders.hold()
+        store = open_store(place.url)
+        bus = open_bus(BusSettings(url=place.bus), place.url, store.messages, runtime.now)
+        return cls(store, bus, holders, runtime, IdleLake(runtime))
+
+    def executor(self) -> Executor:
+        return Executor(
+            self.store,
+            self.lake,
+            {Processor.STEP: self.lake},
+            self.lake,
+            self.holders,
+            self.runtime,
+            BusReporter(self.bus, self.runtime),
+            pause_after=10,
+            lives=lambda: True,
+        )
+
+
+@contextmanager
+def process(role: str, place: Place, slots: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of them for as long as the block lasts."""
+    command = [sys.executable, "-m", "benchmarks.crew", role, str(place.folder), place.bus]
+    with subprocess.Popen([*command, str(slots)], start_new_session=True) as started:
+        try:
+            yield started
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)
+
+
+def serve(role: str, place: Place, slots: int) -> None:
+    """Be one of them, until killed."""
+    gear, pace, life = Gear.at(place), Pace(), Lifecycle()
+    if role == "manager":
+        gear.bus.create_topics()
+        lake = gear.lake
+        Manager(gear.store, gear.bus, lake, gear.holders, gear.runtime, pace, life).serve()
+        return
+    host, pid, _ = gear.holders.me.split(":")
+    Worker(
+        Identity("bench", host, int(pid), gear.holders.me),
+        slots,
+        gear.store,
+        gear.bus,
+        gear.executor(),
+        BusReporter(gear.bus, gear.runtime),
+        gear.runtime,
+        pace,
+        life,
+        lives=lambda: True,
+        tidy=lambda _: None,
+    ).serve()
+
+
+def main(arguments: Sequence[str]) -> None:
+    role, folder, bus, slots = arguments
+    serve(role, Place(Path(folder), bus), int(slots))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
