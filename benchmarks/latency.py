@@ -14,7 +14,6 @@ from benchmarks.bed import Options, judge
 from benchmarks.crew import Gear, Place, process
 from tests.brokers import Broker
 from tidegate.cli.output import print_table
-from tidegate.model.assignment import limits_of
 from tidegate.model.instance import TABLE, Instance
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.messages import Assign, Heartbeat, InstanceState, parse
@@ -104,7 +103,7 @@ class Player:
         execution = self.gear.store.executions.get(order.execution_id)
         if execution is None:
             raise SystemExit(f"execution {order.execution_id} is not in the store")
-        ended = self.gear.executor().execute(execution, limits_of(order.configuration))
+        ended = self.gear.executor().execute(execution)
         BusReporter(self.gear.bus, self.gear.runtime).ended(ended)
         if ended.finished_at is None or ended.comment:
             raise SystemExit(f"{ended.topic} is {ended.state}: {ended.comment}")

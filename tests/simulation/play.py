@@ -27,8 +27,8 @@ from .sea import Sea
 from .witness import TRIGGERS, Witness
 
 BEGIN = 1_000_000
-TROUBLE = 14_000
-"""Milliseconds in which things go wrong."""
+TROUBLE = 6_000
+"""Milliseconds in which things go wrong: many short plays see more than a few long ones."""
 CALM = 3 * PACE.dead_after
 """In so long, work must go on: I8."""
 LOOK_EVERY = 500
@@ -129,7 +129,7 @@ class _Play:
     def _arrange(self) -> None:
         chance, heap = self._chance, self._heap
         self._harbour.sea.tables["stage.dim"] = Table(positioned=True)
-        roles = ["manager", *["worker", "manager worker"] * 2][: chance.randint(3, 4)]
+        roles = ["manager", "worker", "manager worker", "worker"][: chance.choice([3, 3, 4])]
         for role in roles:
             self._keep_up(role, chance.randint(1, 2))
         self._land_rows()
@@ -138,7 +138,7 @@ class _Play:
         if chance.random() < 0.4:
             for _ in range(chance.randint(1, 2)):
                 heap.at(BEGIN + chance.uniform(0, TROUBLE), self._run_by_hand)
-        self._faults.begin(every=chance.choice([700, 1_500, 3_000]))
+        self._faults.begin(every=chance.choice([400, 800, 1_500]))
 
     def _go_until(self, time: float) -> None:
         self._heap.run(time, lambda: self._witness.broken is not None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Table, Text, bindparam, func, select, text
+from sqlalchemy import Connection, Table, Text, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
+
+from tidegate.store.statement import ask
 
 _ADVISORY_LOCK = select(
     func.pg_advisory_xact_lock(func.hashtextextended(bindparam("name", type_=Text), 0))
@@ -11,14 +13,14 @@ _ADVISORY_LOCK = select(
 
 
 _CLOCK = {
-    "postgresql": text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"),
-    "sqlite": text("SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"),
+    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
+    "sqlite": "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
 
 
 def clock(connection: Connection) -> int:
     """Give the store's own time in milliseconds: one clock for all who share the store."""
-    now: int = connection.execute(_CLOCK[connection.dialect.name]).scalar_one()
+    now: int = ask(connection, _CLOCK[connection.dialect.name])
     return now
 
 

@@ -106,6 +106,11 @@ def say(connection: Connection, text: str) -> None:
     _run(connection, text, ())
 
 
+def ask(connection: Connection, text: str) -> Any:
+    """Run SQL that has no values, and give the only one that it gives."""
+    return _run(connection, text, (), fetch=True)[0][0]
+
+
 def _run(
     connection: Connection, text: str, bound: Any, *, fetch: bool = False, many: bool = False
 ) -> Sequence[Sequence[Any]]:
