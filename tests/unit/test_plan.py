@@ -582,3 +582,13 @@ def many_topics(count: int) -> Facts:
                 ahead[topic] = Ahead(NOW - random.randrange(HOUR), 5)
             base = topic
     return Facts(definitions, offsets, looks, NOW, ahead)
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_run_that_lies_far_ahead_of_the_clock_is_not_waited_for(failures: int) -> None:
+    # Whoever ran it had a clock that was an hour ahead, or ours was set back.
+    parts = (step(repeat=2 * MINUTE), seen(BASE, NOW - 5))
+    far = offset(last=NOW - HOUR, run=NOW + HOUR, failures=failures)
+    assert verdict(*parts, far).due
+    near = offset(last=NOW - HOUR, run=NOW + 100, failures=failures)
+    assert not verdict(*parts, near).due
