@@ -18,7 +18,6 @@ from tidegate.model.instance import TABLE, Instance
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.messages import Assign, Heartbeat, InstanceState, parse
 from tidegate.ports import Inbox
-from tidegate.services.reporter import BusReporter
 
 UPSTREAM, DOWNSTREAM = "fact.t0", "fact.t1"
 PATIENCE_SECONDS = 30.0
@@ -104,7 +103,6 @@ class Player:
         if execution is None:
             raise SystemExit(f"execution {order.execution_id} is not in the store")
         ended = self.gear.executor().execute(execution)
-        BusReporter(self.gear.bus, self.gear.runtime).ended(ended)
         if ended.finished_at is None or ended.comment:
             raise SystemExit(f"{ended.topic} is {ended.state}: {ended.comment}")
         return ended.finished_at

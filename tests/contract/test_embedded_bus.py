@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, select
 
 from tidegate.bus.doorbell import Doorbell
-from tidegate.bus.embedded import RETENTION, EmbeddedBus
+from tidegate.bus.embedded import DELETE_SECONDS, RETENTION, EmbeddedBus
 from tidegate.errors import BusError
 from tidegate.store import SqlStore
 from tidegate.store.schema import messages
@@ -71,6 +71,9 @@ def test_what_is_deleted_is_forgotten(store: SqlStore, bus_on: Opened) -> None:
     taken = take(inbox, 10)
     assert inbox._given == {int(one.where) for one in taken}
     inbox.done(taken)
+    # Not at once, but with others that are done soon after.
+    assert inbox.receive(2 * DELETE_SECONDS) == []
+    assert inbox.receive(0.0) == []
     written(store)
     assert inbox.receive(0.0) == []
     assert inbox._given == set()

@@ -19,6 +19,9 @@ TRIM_EVERY = RETENTION // 6
 LOOK_SECONDS = 1.0
 """How long a lost ring can go unnoticed."""
 TAKEN_AT_ONCE = 1000
+DELETE_SECONDS = 0.25
+MOST_DONE = 1000
+"""So long, or so many, are handled messages kept before they are deleted all at once."""
 CLOSING_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
@@ -127,6 +130,9 @@ class EmbeddedInbox:
         self._topics, self._keys = topics, keys
         self._given: set[int] = set()
         """What was received and is still in the table."""
+        self._done: list[int] = []
+        """What is handled and not deleted yet: to delete is to write, and others wait meanwhile."""
+        self._done_since = 0.0
         self._deleting: list[tuple[Sequence[int], Future[None]]] = []
         self._away = False
         open_inboxes.append(self)
@@ -143,14 +149,16 @@ class EmbeddedInbox:
             self._ear.wait(min(left, LOOK_SECONDS))
 
     def done(self, deliveries: Sequence[Delivery]) -> None:
-        if deliveries:
-            self._delete([int(delivery.where) for delivery in deliveries])
+        if deliveries and not self._done:
+            self._done_since = time.monotonic()
+        self._done += [int(delivery.where) for delivery in deliveries]
 
     def ring(self) -> None:
         self._ear.ring()
 
     def close(self) -> None:
         """Wait until what is done is out of the next reader's way; safe to call twice."""
+        self._delete_done()
         wait([deletion for _, deletion in self._deleting], CLOSING_SECONDS)
         if self in self._open:
             self._open.remove(self)
@@ -172,8 +180,15 @@ class EmbeddedInbox:
         self._given |= fresh.keys()
         return list(fresh.values())
 
+    def _delete_done(self) -> None:
+        done, self._done = self._done, []
+        if done:
+            self._delete(done)
+
     def _settle(self) -> None:
         """Forget what is deleted by now, and delete again what the store did not take."""
+        if time.monotonic() - self._done_since >= DELETE_SECONDS or len(self._done) > MOST_DONE:
+            self._delete_done()
         deleting, self._deleting = self._deleting, []
         for ids, deletion in deleting:
             if not deletion.done():

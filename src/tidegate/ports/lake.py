@@ -80,4 +80,5 @@ class Reporter(Protocol):
 
     def began(self, execution: Execution) -> None: ...
 
-    def committed(self, streams: Sequence[Stream]) -> None: ...
+    def ended(self, execution: Execution, streams: Sequence[Stream]) -> None:
+        """Tell of the end, with the streams of a commit: together, as the store has them."""

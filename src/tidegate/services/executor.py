@@ -159,7 +159,9 @@ class Executor:
                 raise
         finally:
             self._interrupted.pop(execution.id, None)
-        return self._ended(execution)
+        ended = self._ended(execution)
+        self._reporter.ended(ended, ())
+        return ended
 
     def _attempt(
         self, claimed: Claimed, work: Callable[[Claimed], Execution | None]
@@ -427,7 +429,7 @@ class Executor:
         commit = Commit(execution, moved, block, outcome, at, definition, rebuilt)
         committed = self._insist(execution, lambda: self._store.executions.commit(commit))
         crashpoint("block.after_commit")
-        self._reporter.committed(committed.streams)
+        self._reporter.ended(committed.execution, committed.streams)
         return committed.execution
 
     def _fail(self, execution: Execution, held: Offset, error: Exception, reason: str) -> None:

@@ -67,14 +67,14 @@ class Leader:
         """Go once through the leader's steps, as soon as there is a reason to."""
         deliveries = inbox.receive(max(0.0, self._next_turn - self._runtime.monotonic()))
         stirred = self._hear(deliveries)
+        if stirred or self._runtime.monotonic() >= self._next_turn:
+            self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
+            # 1 to 4, and 8.
+            fleet = self._rescuer.turn(lease)
+            self._assign_due(self._assign_queued(fleet), lease.now)
+            self._trim(lease)
+        # Last, so that nobody waits for it to be written; what is not done comes again.
         inbox.done(deliveries)
-        if not stirred and self._runtime.monotonic() < self._next_turn:
-            return
-        self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
-        # 1 to 4, and 8.
-        fleet = self._rescuer.turn(lease)
-        self._assign_due(self._assign_queued(fleet), lease.now)
-        self._trim(lease)
 
     def _hear(self, deliveries: Sequence[Delivery]) -> bool:
         if not deliveries:

@@ -91,7 +91,7 @@ class Post:
         heard.beats.setdefault(message.id, []).append(message.state)
         if self._known.get(message.id) is not message.state:
             self._known[message.id] = message.state
-            heard.stirring = True
+            heard.stirring = heard.stirring or message.state is InstanceState.IDLE
 
     def _follow(
         self,
@@ -111,7 +111,8 @@ class Post:
                 why = f"{message.assignee} is not the worker of execution {execution.id}"
                 refused.append((delivery, why))
                 continue
-            heard.stirring = True
+            if not isinstance(message, Accepted | Started):
+                heard.stirring = True
             if isinstance(message, Rejected):
                 heard.refusals.add(message.assignee)
             if execution.flow_kind == EXTERNAL or isinstance(message, Rejected):

@@ -22,7 +22,7 @@ class Silence:
 
     def began(self, execution: Execution) -> None: ...
 
-    def committed(self, streams: Sequence[Stream]) -> None: ...
+    def ended(self, execution: Execution, streams: Sequence[Stream]) -> None: ...
 
 
 class BusReporter:
@@ -36,13 +36,11 @@ class BusReporter:
         where = (execution.id, execution.etl_worker, self._runtime.now())
         self._bus.publish([Accepted(*where), Started(*where)])
 
-    def committed(self, streams: Sequence[Stream]) -> None:
-        self._bus.publish([message for stream in streams for message in messages_of(stream)])
-
-    def ended(self, execution: Execution) -> None:
+    def ended(self, execution: Execution, streams: Sequence[Stream]) -> None:
         at = execution.finished_at or self._runtime.now()
         where = (execution.id, execution.etl_worker, at)
-        self._bus.publish([_end(execution, where)])
+        told = [message for stream in streams for message in messages_of(stream)]
+        self._bus.publish([*told, _end(execution, where)])
 
     def rejected(self, execution_id: str, instance: str) -> None:
         self._bus.publish([Rejected(execution_id, instance, self._runtime.now())])

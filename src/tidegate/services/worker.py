@@ -387,7 +387,6 @@ class Worker:
             self._account_for(order)
             return
         log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
-        self._reporter.ended(ended)
         if ended.state is ExecutionState.FINISHED:
             self._tidy(ended.topic)
 
