@@ -40,10 +40,10 @@ from .process import Process
 from .sea import Jvm, Loader, Sea, Shore
 
 PACE = Pace(
-    heartbeat=1_000,
+    heartbeat=1_500,
     dead_after=3_000,
     lease=2_500,
-    loop=1_000,
+    loop=1_250,
     accept_within=2_500,
     drain=3_000,
     pause_after=1_000_000,

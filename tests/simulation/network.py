@@ -10,7 +10,7 @@ from tidegate.ports import Delivery
 
 from .process import Letters, Process
 
-LATEST_WAKE = 60.0
+LATEST_WAKE = 150.0
 """Milliseconds."""
 
 

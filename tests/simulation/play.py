@@ -78,12 +78,12 @@ class _Play:
         self._story.append(f"{(self._heap.now - BEGIN) / 1000:6.2f} {what}")
 
     def _lineage(self) -> Iterator[Definition]:
-        """A source with one to three tables of it, in a chain or side by side."""
+        """A source with one or two tables of it, in a chain or side by side."""
         chance = self._chance
         yield Definition("stage.s", Processor.SOURCE)
         yield Definition("stage.dim", Processor.SOURCE)
         base = "stage.s"
-        for number in range(chance.randint(1, 3)):
+        for number in range(chance.randint(1, 2)):
             match chance.choice(["chain", "chain", "tags", "checked"]):
                 case "chain":
                     yield self._step(f"fact.t{number}", base)
@@ -135,8 +135,8 @@ class _Play:
         self._land_rows()
         if chance.random() < 0.3:
             self._foreign()
-        if chance.random() < 0.4:
-            for _ in range(chance.randint(1, 2)):
+        if chance.random() < 0.5:
+            for _ in range(chance.randint(1, 3)):
                 heap.at(BEGIN + chance.uniform(0, TROUBLE), self._run_by_hand)
         self._faults.begin(every=chance.choice([400, 800, 1_500]))
 
@@ -168,7 +168,7 @@ class _Play:
     def _land_rows(self) -> None:
         """Orders in a few commits, and their customers, some of them late."""
         chance = self._chance
-        commits = [chance.randint(1, 4) for _ in range(chance.randint(2, 6))]
+        commits = [chance.randint(1, 4) for _ in range(chance.randint(2, 4))]
         for number, rows in enumerate(commits):
             time = BEGIN + chance.uniform(0, TROUBLE) if number else BEGIN
             self._heap.at(time, partial(self._land, rows))
@@ -196,7 +196,7 @@ class _Play:
                 self._heap.after(chance.uniform(0, TROUBLE), process.kill)
 
         keep_up()
-        for number in range(chance.randint(1, 3)):
+        for number in range(chance.randint(1, 2)):
             id = f"ffffffff-0000-4000-8000-{number:012x}"
             at = BEGIN + chance.uniform(0, TROUBLE)
             self._heap.at(at, partial(self._submit, id))
