@@ -1,6 +1,6 @@
 """The real manager and worker as processes of their own, over a lake in which nothing is done.
 
-python -m benchmarks.crew manager|worker FOLDER BUS SLOTS
+python -m benchmarks.crew manager|worker FOLDER BUS SLOTS TAG
 """
 
 from __future__ import annotations
@@ -76,17 +76,19 @@ class Gear:
 
 
 @contextmanager
-def process(role: str, place: Place, slots: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    role: str, place: Place, slots: int = 0, tag: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of them for as long as the block lasts."""
     command = [sys.executable, "-m", "benchmarks.crew", role, str(place.folder), place.bus]
-    with subprocess.Popen([*command, str(slots)], start_new_session=True) as started:
+    with subprocess.Popen([*command, str(slots), tag], start_new_session=True) as started:
         try:
             yield started
         finally:
             os.killpg(started.pid, signal.SIGKILL)
 
 
-def serve(role: str, place: Place, slots: int) -> None:
+def serve(role: str, place: Place, slots: int, tag: str) -> None:
     """Be one of them, until killed."""
     gear, pace, life = Gear.at(place), Pace(), Lifecycle()
     if role == "manager":
@@ -96,7 +98,7 @@ def serve(role: str, place: Place, slots: int) -> None:
         return
     host, pid, _ = gear.holders.me.split(":")
     Worker(
-        Identity("bench", host, int(pid), gear.holders.me),
+        Identity("bench", host, int(pid), gear.holders.me, (tag,)),
         slots,
         gear.store,
         gear.bus,
@@ -111,8 +113,8 @@ def serve(role: str, place: Place, slots: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    role, folder, bus, slots = arguments
-    serve(role, Place(Path(folder), bus), int(slots))
+    role, folder, bus, slots, tag = arguments
+    serve(role, Place(Path(folder), bus), int(slots), tag)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,11 @@ def claim(
     destination = destination_of(execution.topic)
     # Else two topics of one table, each looking at the other's free row, would both pass.
     hold(connection, f"lane {destination}")
-    enter(connection, execution.topic, at)
     while True:
         lane = _lane(connection, destination)
+        if execution.topic not in lane:
+            enter(connection, execution.topic, at)
+            continue
         refusal = _refusal(lane, execution.topic, hostid, dead or frozenset())
         if refusal is not None:
             if dead is not None:

@@ -114,7 +114,7 @@ def ask(connection: Connection, text: str) -> Any:
 def _run(
     connection: Connection, text: str, bound: Any, *, fetch: bool = False, many: bool = False
 ) -> Sequence[Sequence[Any]]:
-    driver = connection.connection
+    driver: Any = connection.connection.dbapi_connection
     cursor = driver.cursor()
     try:
         if many:
@@ -124,7 +124,7 @@ def _run(
         return cursor.fetchall() if fetch else ()
     except connection.dialect.loaded_dbapi.Error as error:
         dialect = connection.dialect
-        gone = dialect.is_disconnect(error, driver.dbapi_connection, cursor)
+        gone = dialect.is_disconnect(error, driver, cursor)
         kind = dialect.loaded_dbapi.Error
         raise DBAPIError.instance(
             text, None, error, kind, hide_parameters=True, connection_invalidated=gone
