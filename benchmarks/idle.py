@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.bed import Options, children_of, judge, processor_seconds
+from benchmarks.bed import Options, judge, processor_seconds
 from tidegate.cli.output import print_table
 from tidegate.project import load_project
 from tidegate.wiring import open_parts
@@ -49,7 +49,7 @@ def _measure(shop: Path) -> tuple[float, float, float]:
         subprocess.Popen(tick) as bare,
     ):
         try:
-            worker = _wait_until_quiet(shop, manager.pid)
+            worker = _wait_until_quiet(shop)
             pids = (manager.pid, worker, bare.pid)
             before = [processor_seconds(pid) for pid in pids]
             time.sleep(MEASURED_SECONDS)
@@ -61,7 +61,7 @@ def _measure(shop: Path) -> tuple[float, float, float]:
     return shares[0], shares[1], shares[2]
 
 
-def _wait_until_quiet(shop: Path, manager: int) -> int:
+def _wait_until_quiet(shop: Path) -> int:
     """Wait until the worker is there and nothing was open for a while; give its process."""
     deadline, calm_since = time.monotonic() + PATIENCE_SECONDS, time.monotonic()
     with open_parts(load_project(shop)) as parts:
@@ -72,6 +72,6 @@ def _wait_until_quiet(shop: Path, manager: int) -> int:
             if at_work or not mine:
                 calm_since = time.monotonic()
             elif time.monotonic() - calm_since > QUIET_SECONDS:
-                (worker,) = {one.pid for one in mine if one.pid in children_of(manager)}
-                return worker or 0
+                (worker,) = {one.pid for one in mine if one.pid is not None}
+                return worker
     raise SystemExit("the demo's project did not come to rest")
