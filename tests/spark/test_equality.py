@@ -81,7 +81,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(case=cases())
 @settings(
-    max_examples=16,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
