@@ -383,8 +383,8 @@ class Worker:
             ended = self._executor.execute(execution)
         except (MutexError, ClaimLost) as refusal:
             log.info("%s", refusal)
-            self._reporter.rejected(order.execution_id, order.instance)
-            self._account_for(order)
+            if self._is_known(order):
+                self._reporter.rejected(order.execution_id, order.instance)
             return
         log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
         if ended.state is ExecutionState.FINISHED:
@@ -399,19 +399,21 @@ class Worker:
         execution = self._store.executions.get(order.execution_id)
         if execution is None and self._foreign is not None:
             return self._adopt(order)
-        if execution is None or execution.etl_worker != order.instance:
-            self._account_for(order)
+        if not self._is_known(order) or execution is None:
             return None
-        return execution if execution.state is ExecutionState.ASSIGNED else None
+        mine = execution.etl_worker == order.instance
+        return execution if mine and execution.state is ExecutionState.ASSIGNED else None
 
-    def _account_for(self, order: Order) -> None:
-        """Count an order that is in nobody's books, or in another's, with what made no sense."""
+    def _is_known(self, order: Order) -> bool:
+        """Tell whether the store has such an order; one that it has not is counted as nonsense."""
         if order.delivery is None or self._foreign is not None:
-            return
+            return True
         execution = self._store.executions.get(order.execution_id)
-        if execution is None or execution.etl_worker != order.instance:
-            why = f"no execution {order.execution_id} of instance {order.instance}"
-            self._refuse([(order.delivery, why)])
+        if execution is not None and execution.etl_worker == order.instance:
+            return True
+        why = f"no execution {order.execution_id} of instance {order.instance}"
+        self._refuse([(order.delivery, why)])
+        return False
 
     def _adopt(self, order: Order) -> Execution | None:
         """Write down the execution of a manager that keeps its own books."""
