@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from .crew import PACE, Harbour, Member
-from .process import Process
 
 HOUR = 3_600_000
 SLOW = 0.3
@@ -25,7 +24,6 @@ class Faults:
         self._over = False
         self.unlocks = False
         """Whether somebody frees mutexes by hand."""
-        self.foreign: Process | None = None
         self._kinds = self._some_of(
             [
                 self.kill,

@@ -45,10 +45,6 @@ TRIGGERS = (
 )
 
 
-class Broken(AssertionError):
-    """A promise was broken."""
-
-
 class Witness:
     """What was seen of one play."""
 
