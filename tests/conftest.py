@@ -11,7 +11,7 @@ settings.register_profile("tidegate", deadline=None, derandomize=True, print_blo
 settings.load_profile("tidegate")
 
 HERE = Path(__file__).parent
-LONG_ONES = ("spark", "fault", "control", "property")
+LONG_ONES = ("spark", "fault", "control", "property", "simulation")
 """Folders whose tests take longest: two processes take test by test, so these come first."""
 
 
