@@ -161,7 +161,9 @@ class Witness:
             if definition.processor is Processor.STEP and not self._is_complete(definition)
         ]
         open = self._database.ask(
-            "SELECT id, topic, state FROM etl_executions WHERE finished_at IS NULL"
+            # Not those of foreign workers: what they were given depends on messages alone.
+            "SELECT id, topic, state FROM etl_executions"
+            " WHERE finished_at IS NULL AND flow_kind <> 'external'"
         )
         found += [f"execution {id} of {topic} is {state}" for id, topic, state in open]
         held = self._database.ask("SELECT topic, hostid FROM offsets WHERE hostid <> ''")
