@@ -161,9 +161,7 @@ class Witness:
             if definition.processor is Processor.STEP and not self._is_complete(definition)
         ]
         open = self._database.ask(
-            # Not those of foreign workers: what they were given depends on messages alone.
-            "SELECT id, topic, state FROM etl_executions"
-            " WHERE finished_at IS NULL AND flow_kind <> 'external'"
+            "SELECT id, topic, state FROM etl_executions WHERE finished_at IS NULL"
         )
         found += [f"execution {id} of {topic} is {state}" for id, topic, state in open]
         held = self._database.ask("SELECT topic, hostid FROM offsets WHERE hostid <> ''")

@@ -89,7 +89,8 @@ class Rescuer:
 
     def _mind_the_gap(self, lease: Lease) -> None:
         """Blame a silence on nobody while this leader itself did not turn."""
-        if lease.now - self._last_turn > self._pace.dead_after // 2:
+        # Between two turns without a reason lies a whole loop: that is no gap yet.
+        if lease.now - self._last_turn > self._pace.loop + self._pace.dead_after // 2:
             self._listening_since = lease.now
         self._listening_since = max(self._listening_since, lease.elected_at)
         self._last_turn = lease.now
