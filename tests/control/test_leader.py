@@ -212,6 +212,14 @@ class TestTables:
             (again,) = stage.commands(B)
             assert stage.execution(again.execution_id).topic == "fact.orders"
 
+    def test_silence_is_noticed_by_a_leader_that_seldom_looks(self, shop: Folder) -> None:
+        with staged(shop, replace(PACE, loop=400, dead_after=500)) as stage:
+            stage.hire(A)
+            for _ in range(10):
+                stage.turn()
+            (dead,) = stage.store.instances.all()
+            assert dead.status is InstanceStatus.UNLOADED
+
     def test_a_worker_of_this_machine_that_is_gone_is_not_waited_for(self, stage: Stage) -> None:
         host = stage.leader._rescuer._holders.me.partition(":")[0]
         stage.hire(A, host=host, process=f"{host}:999999999:gone")
