@@ -120,7 +120,7 @@ def rest(supervised: Supervised, tide: Tide, watch: Watch, parts: Parts) -> bool
     while time.monotonic() < until:
         supervised.turn()
         watch.turn()
-        if is_at_rest(parts.store, tide.newest, tide.landed):
+        if is_at_rest(parts, tide.newest, tide.landed):
             return True
         time.sleep(TICK_SECONDS)
     return False

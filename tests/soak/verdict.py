@@ -11,6 +11,7 @@ from tidegate.errors import StoreError
 from tidegate.model.execution import ExecutionState
 from tidegate.model.position import Position
 from tidegate.ports import Store
+from tidegate.wiring import Parts
 
 _EVENTS = text(
     "SELECT flow_id, event_type, count(*) FROM dataset_entities"
@@ -49,18 +50,14 @@ class Watch:
         self.through = min(max(0, self._reached[t].id) if t in self._reached else 0 for t in STEPS)
 
 
-def is_at_rest(store: Store, newest: Position, landed: int) -> bool:
-    """Tell whether all that was landed has come through, and nobody is at work."""
-    offsets = store.offsets.all()
+def is_at_rest(parts: Parts, newest: Position, landed: int) -> bool:
+    """Tell whether all that was landed has come through, and nobody is at work, nor will be."""
+    offsets = parts.store.offsets.all()
     arrived = all(topic in offsets and offsets[topic].last == newest for topic in STEPS)
-    return arrived and landed > 0 and not store.executions.open() and not _is_due(store)
-
-
-def _is_due(store: Store) -> bool:
-    """Tell whether the Reload has not seen the last block of what it reads."""
-    offsets = store.offsets.all()
-    mart, base = offsets.get("mart.totals"), offsets.get("fact.doubled")
-    return mart is None or base is None or (mart.run or 0) < (base.run or 0)
+    if not arrived or not landed or parts.store.executions.open():
+        return False
+    # A Reload that ended last may have begun before the last block of what it reads.
+    return not any(verdict.due for verdict in parts.lookout().plan(eager=True).verdicts.values())
 
 
 def faults(store: Store) -> list[str]:
