@@ -17,6 +17,8 @@ from tidegate.store.backend import Backend
 from tidegate.store.statement import say
 
 T = TypeVar("T")
+_Answer = Callable[[], None]
+"""Tells a waiter what became of its closure."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Writer:
     """Runs closures for others and wakes them when what they wrote is durable.
 
     A closure sees what those before it in the same transaction wrote, must not write anywhere
-    but through its connection, and must not call the writer itself.
+    but through its connection, and must not call the writer itself. It may be run twice: when one
+    of a batch fails, all of the batch is undone, and each is run for itself.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -70,51 +73,64 @@ class Writer:
 
     def _serve(self) -> None:
         again: list[_Job] = []
-        while batch := again + self._take(wait=not again):
-            again = self._run(batch)
+        while again or self._has_work():
+            again = self._run(again)
         self._disconnect()
 
-    def _take(self, *, wait: bool) -> list[_Job]:
+    def _has_work(self) -> bool:
+        """Wait for something to write; tell whether there is some, or all is over."""
         with self._changed:
-            if wait:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-            taken, self._waiting = self._waiting, []
-        return taken
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            return bool(self._waiting)
 
-    def _run(self, batch: Sequence[_Job]) -> list[_Job]:
+    def _run(self, again: Sequence[_Job]) -> list[_Job]:
         """Commit a batch, wake its waiters, and give back the jobs that have to run again."""
+        batch = list(again)
         try:
-            answers, again = self._transact(batch)
+            with self._backend.alone():
+                # Only now: whatever came while another process wrote goes along.
+                batch += self._take()
+                answers, left = self._transact(batch)
         except Exception as error:  # noqa: BLE001 - a waiter that heard nothing would wait for ever
             # All of them, also those whose closure had raised: it may have judged by what
             # another closure of the batch had written, and that is gone now.
-            for job in batch:
+            for job in batch or self._take():
                 job.future.set_exception(self._backend.explain(error))
             return []
         for answer in answers:
             answer()
-        return again
+        return left
 
-    def _transact(self, batch: Sequence[_Job]) -> tuple[list[Callable[[], None]], list[_Job]]:
-        answers: list[Callable[[], None]] = []
-        again: list[_Job] = []
-        with self._backend.alone():
-            try:
-                connection = self._begin()
-                for job in batch:
-                    answer = self._attempt(connection, job)
-                    if answer is None:
-                        again.append(job)
-                    else:
-                        answers.append(answer)
-                self._backend.commit(connection)
-            except BaseException:
-                # Before the next process is let in: what was begun must be gone by then.
-                self._disconnect()
-                raise
-        return answers, again
+    def _take(self) -> list[_Job]:
+        with self._changed:
+            taken, self._waiting = self._waiting, []
+        return taken
 
-    def _attempt(self, connection: Connection, job: _Job) -> Callable[[], None] | None:
+    def _transact(self, batch: Sequence[_Job]) -> tuple[list[_Answer], list[_Job]]:
+        try:
+            connection = self._begin()
+            answers = self._attempt_all(connection, batch)
+            each = zip(batch, answers, strict=True)
+            again = [job for job, answer in each if answer is None]
+            self._backend.commit(connection)
+        except BaseException:
+            # Before the next process is let in: what was begun must be gone by then.
+            self._disconnect()
+            raise
+        return [answer for answer in answers if answer is not None], again
+
+    def _attempt_all(self, connection: Connection, batch: Sequence[_Job]) -> list[_Answer | None]:
+        """Run closures behind one savepoint; when one of them fails, each behind its own."""
+        say(connection, "SAVEPOINT closure")
+        try:
+            answers = [partial(job.future.set_result, job.closure(connection)) for job in batch]
+        except Exception as error:  # noqa: BLE001 - it belongs to a waiter, not to this thread
+            self._undo(connection, error)
+            return [self._attempt(connection, job) for job in batch]
+        say(connection, "RELEASE SAVEPOINT closure")
+        return list(answers)
+
+    def _attempt(self, connection: Connection, job: _Job) -> _Answer | None:
         """Run one closure in its savepoint; give what its waiter will be told, None for later."""
         say(connection, "SAVEPOINT closure")
         try:
