@@ -91,7 +91,8 @@ def test_the_next_manager_goes_on_behind_what_is_done(place: Place) -> None:
     inbox.close()
     with closing(second.manager_inbox()) as next_inbox:
         taken = take(next_inbox, 4)
-        assert read(taken) == [finished(number) for number in range(2, 6)]
+        # What was sent together with one that is not done may come again with it.
+        assert read(taken)[-4:] == [finished(number) for number in range(2, 6)]
         next_inbox.done(taken)
     first.publish([finished(6)])
     assert read(take(first.manager_inbox(), 1)) == [finished(6)]

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, select
 
-from tidegate.bus.doorbell import Doorbell
+from tidegate.bus.doorbell import Doorbell, Ear, Room
 from tidegate.bus.embedded import DELETE_SECONDS, RETENTION, EmbeddedBus
 from tidegate.errors import BusError
+from tidegate.model.messages import Topic
+from tidegate.ports import Parcel
 from tidegate.store import SqlStore
+from tidegate.store.messages import MOST_IN_A_ROW
 from tidegate.store.schema import messages
 
 from .conftest import Open, Postgres
@@ -69,14 +72,14 @@ def test_what_is_deleted_is_forgotten(store: SqlStore, bus_on: Opened) -> None:
     inbox = bus.manager_inbox()
     bus.publish([heartbeat(number) for number in range(10)])
     taken = take(inbox, 10)
-    assert inbox._given == {int(one.where) for one in taken}
+    assert inbox._given.total() == len(taken)
     inbox.done(taken)
     # Not at once, but with others that are done soon after.
     assert inbox.receive(2 * DELETE_SECONDS) == []
     assert inbox.receive(0.0) == []
     written(store)
     assert inbox.receive(0.0) == []
-    assert inbox._given == set()
+    assert not inbox._given
 
 
 def test_all_that_is_published_in_a_rush_is_sent_in_order(store: SqlStore, url: str) -> None:
@@ -85,6 +88,22 @@ def test_all_that_is_published_in_a_rush_is_sent_in_order(store: SqlStore, url: 
             bus.publish([heartbeat(number)])
     with closing(EmbeddedBus(store.messages, url, lambda: CLOCK)) as bus:
         assert read(take(bus.manager_inbox(), 300)) == [heartbeat(n) for n in range(300)]
+
+
+def test_what_is_sent_together_shares_a_row_and_commands_do_not(store: SqlStore) -> None:
+    told = [Parcel(Topic.PROGRESS, "a", b"%d" % number) for number in range(MOST_IN_A_ROW + 1)]
+    # Whatever it is, it comes as it was sent, and in its place.
+    odd = [Parcel(Topic.PROGRESS, "b", body) for body in (b"", b"two\nlines", b"\n", b"last")]
+    commands = [Parcel(Topic.CONTROL, key, b"c") for key in ("a", "a", "b")]
+    store.messages.put([*told, *odd, *commands], CLOCK).result()
+    taken = store.messages.take([Topic.PROGRESS], None, 1000)
+    assert [one.body for one in taken] == [parcel.body for parcel in (*told, *odd)]
+    assert len({one.where for one in taken}) == len(taken)
+    assert len(store.messages.take([Topic.CONTROL], ["a"], 1000)) == 2
+    rows = store.reader.rows(select(messages))
+    full, begun, two_lines, line, last = (row for row in rows if row["topic"] == Topic.PROGRESS)
+    assert (full["several"], begun["several"]) == (MOST_IN_A_ROW, 2)
+    assert {row["several"] for row in (two_lines, line, last)} == {1}
 
 
 def test_what_is_done_is_deleted(store: SqlStore, bus_on: Opened) -> None:
@@ -193,16 +212,32 @@ def test_stores_do_not_ring_for_each_other(store: SqlStore) -> None:
 
 def test_a_ring_that_finds_a_full_socket_neither_waits_nor_fails(runtime_dir: Path) -> None:
     bell = Doorbell("url")
-    ear = bell.ear()
+    ear = bell.ear(Room.MANAGER)
     for _ in range(2000):
-        bell.look()
+        bell.look({Room.MANAGER})
     assert len(sockets(runtime_dir)) == 1
     assert ear.drain() is False
     ear.close()
 
 
+def _is_rung(ear: Ear) -> bool:
+    began = time.monotonic()
+    ear.wait(0.5)
+    return time.monotonic() - began < 0.4
+
+
+def test_only_those_are_rung_for_whom_it_concerns() -> None:
+    bell = Doorbell("url")
+    with closing(bell.ear(Room.MANAGER)) as manager, closing(bell.ear(Room.WORKERS)) as worker:
+        bell.look({Room.WORKERS})
+        assert (_is_rung(manager), _is_rung(worker)) == (False, True)
+        bell.wake()
+        assert manager.drain()
+        assert worker.drain()
+
+
 def test_the_folder_is_the_users_alone(runtime_dir: Path) -> None:
-    Doorbell("url").ear().close()
+    Doorbell("url").ear(Room.WORKERS).close()
     (folder,) = runtime_dir.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.chmod(0o777)
@@ -220,18 +255,18 @@ def test_a_path_too_long_for_sockets_gives_way_to_a_shorter_one(
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
-    ear = Doorbell(str(tmp_path)).ear()
+    ear = Doorbell(str(tmp_path)).ear(Room.MANAGER)
     assert list(long.iterdir()) == []
     ear.close()
 
 
 def test_a_register_that_was_cleaned_away_is_no_error(runtime_dir: Path) -> None:
     bell = Doorbell("url")
-    ear = bell.ear()
+    ear = bell.ear(Room.MANAGER)
     for path in sockets(runtime_dir):
         path.unlink()
         path.parent.rmdir()
     bell.wake()
     ear.close()
     with pytest.raises(BusError, match="no socket can be made in"):
-        bell.ear()
+        bell.ear(Room.MANAGER)

@@ -1,6 +1,6 @@
 """Waking the processes of this machine that wait for messages: a datagram to each one's socket.
 
-    <XDG_RUNTIME_DIR or temp>/tidegate-<uid>/<hash of the store's URL>/<one socket an inbox>
+    <XDG_RUNTIME_DIR or temp>/tidegate-<uid>/<hash of the store's URL>/<room><one socket an inbox>
 
 The folders are the register: who waits has a socket there, and one that nobody listens to any more
 is removed by the next ring. A lost ring costs a second, never a message.
@@ -15,6 +15,8 @@ import selectors
 import socket
 import stat
 import tempfile
+from collections.abc import Collection
+from enum import StrEnum
 from pathlib import Path
 
 from tidegate.errors import BusError
@@ -27,6 +29,13 @@ _WAKE = b"w"
 """Return to your caller, whether or not there is something."""
 
 
+class Room(StrEnum):
+    """Where somebody waits: what is for the others wakes nobody here."""
+
+    MANAGER = "m"
+    WORKERS = "w"
+
+
 class Doorbell:
     """The sockets of all who wait at one store, on this machine."""
 
@@ -34,22 +43,22 @@ class Doorbell:
         digest = hashlib.sha256(store_url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._folder = _private_folder(digest)
 
-    def ear(self) -> Ear:
+    def ear(self, room: Room) -> Ear:
         """Take a place among those who are rung for."""
-        return Ear(self._folder / secrets.token_hex(6))
+        return Ear(self._folder / f"{room}{secrets.token_hex(6)}")
 
-    def look(self) -> None:
-        """Tell all to look into the table."""
-        self._send(_LOOK)
+    def look(self, rooms: Collection[Room]) -> None:
+        """Tell those who wait in some rooms to look into the table."""
+        self._send(_LOOK, rooms)
 
     def wake(self) -> None:
         """Make all return from their waits."""
-        self._send(_WAKE)
+        self._send(_WAKE, frozenset(Room))
 
-    def _send(self, datagram: bytes) -> None:
+    def _send(self, datagram: bytes, rooms: Collection[Room]) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
             bell.setblocking(False)
-            for path in self._listed():
+            for path in self._listed(rooms):
                 try:
                     bell.sendto(datagram, path)
                 except ConnectionRefusedError:
@@ -60,10 +69,10 @@ class Doorbell:
                     # is gone has nobody to wake, and whoever misses a ring looks within a second.
                     continue
 
-    def _listed(self) -> list[str]:
+    def _listed(self, rooms: Collection[Room]) -> list[str]:
         try:
             with os.scandir(self._folder) as entries:
-                return [entry.path for entry in entries]
+                return [entry.path for entry in entries if entry.name[0] in rooms]
         except FileNotFoundError:
             # Somebody cleaned the temporary folder: nobody can be rung for, all look by the clock.
             return []
@@ -122,7 +131,7 @@ def _private_folder(name: str) -> Path:
     places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
     for place in (Path(place) for place in places if place and Path(place).is_dir()):
         folder = place / own
-        if len(os.fsencode(folder)) + len("/") + 12 <= LONGEST_PATH:
+        if len(os.fsencode(folder)) + len("/") + 13 <= LONGEST_PATH:
             for made in (folder.parent, folder):
                 _make_private(made)
             return folder

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 
-from tidegate.bus.doorbell import Doorbell, Ear
+from tidegate.bus.doorbell import Doorbell, Ear, Room
 from tidegate.errors import StoreError
 from tidegate.model.messages import Message, Topic, key_of, render, topic_of
 from tidegate.ports import Delivery, Listening, Messages, Parcel
@@ -56,10 +58,10 @@ class EmbeddedBus:
         self._send()
 
     def manager_inbox(self) -> EmbeddedInbox:
-        return self._inbox([Topic.HEARTBEAT, Topic.PROGRESS], None)
+        return self._inbox(Room.MANAGER, [Topic.HEARTBEAT, Topic.PROGRESS], None)
 
     def worker_inbox(self, instances: Sequence[str]) -> EmbeddedInbox:
-        return self._inbox([Topic.CONTROL], instances)
+        return self._inbox(Room.WORKERS, [Topic.CONTROL], instances)
 
     def wake(self) -> None:
         self._bell.wake()
@@ -75,8 +77,10 @@ class EmbeddedBus:
         for inbox in list(self._inboxes):
             inbox.close()
 
-    def _inbox(self, topics: Sequence[Topic], keys: Sequence[str] | None) -> EmbeddedInbox:
-        inbox = EmbeddedInbox(self._messages, self._bell.ear(), topics, keys, self._inboxes)
+    def _inbox(
+        self, room: Room, topics: Sequence[Topic], keys: Sequence[str] | None
+    ) -> EmbeddedInbox:
+        inbox = EmbeddedInbox(self._messages, self._bell.ear(room), topics, keys, self._inboxes)
         if self._listening is None:
             self._listening = self._messages.listen(self._ring_here)
         return inbox
@@ -93,7 +97,8 @@ class EmbeddedBus:
                 return
         now = self._now()
         try:
-            self._messages.put(parcels, now).add_done_callback(self._sent)
+            rooms = {_room_of(parcel.topic) for parcel in parcels}
+            self._messages.put(parcels, now).add_done_callback(partial(self._sent, rooms))
             if now - self._trimmed_at >= TRIM_EVERY:
                 # Here too, because no manager may be there to do it.
                 self._trimmed_at = now
@@ -107,11 +112,11 @@ class EmbeddedBus:
         self._sending = False
         self._changed.notify_all()
 
-    def _sent(self, put: Future[None]) -> None:
+    def _sent(self, rooms: Collection[Room], put: Future[None]) -> None:
         _complain(put)
         # A database that notifies has told those who listen, on every machine, with the commit.
         if self._listening is None:
-            self._bell.look()
+            self._bell.look(rooms)
         self._send()
 
 
@@ -128,10 +133,10 @@ class EmbeddedInbox:
     ) -> None:
         self._messages, self._ear, self._open = messages, ear, open_inboxes
         self._topics, self._keys = topics, keys
-        self._given: set[int] = set()
-        """What was received and is still in the table."""
+        self._given: Counter[int] = Counter()
+        """The rows that were received and are in the table: how many messages are not done yet."""
         self._done: list[int] = []
-        """What is handled and not deleted yet: to delete is to write, and others wait meanwhile."""
+        """Rows that are done and not deleted yet: to delete is to write, and others wait then."""
         self._done_since = 0.0
         self._deleting: list[tuple[Sequence[int], Future[None]]] = []
         self._away = False
@@ -151,7 +156,10 @@ class EmbeddedInbox:
     def done(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries and not self._done:
             self._done_since = time.monotonic()
-        self._done += [int(delivery.where) for delivery in deliveries]
+        for row in map(_row_of, deliveries):
+            self._given[row] -= 1
+            if self._given[row] == 0:
+                self._done.append(row)
 
     def ring(self) -> None:
         self._ear.ring()
@@ -167,18 +175,17 @@ class EmbeddedInbox:
     def _look(self) -> Sequence[Delivery]:
         self._settle()
         try:
-            rows = self._messages.take(self._topics, self._keys, TAKEN_AT_ONCE + len(self._given))
+            most = TAKEN_AT_ONCE + len(self._given)
+            deliveries = self._messages.take(self._topics, self._keys, most)
         except StoreError as error:
             if not self._away:
                 _log.warning("messages cannot be read for now: %s", error)
             self._away = True
             return []
         self._away = False
-        fresh = {int(row.where): row for row in rows}
-        for known in self._given & fresh.keys():
-            del fresh[known]
-        self._given |= fresh.keys()
-        return list(fresh.values())
+        fresh = [one for one in deliveries if _row_of(one) not in self._given]
+        self._given.update(map(_row_of, fresh))
+        return fresh
 
     def _delete_done(self) -> None:
         done, self._done = self._done, []
@@ -194,7 +201,8 @@ class EmbeddedInbox:
             if not deletion.done():
                 self._deleting.append((ids, deletion))
             elif deletion.exception() is None:
-                self._given.difference_update(ids)
+                for id in ids:
+                    del self._given[id]
             else:
                 self._delete(ids)
 
@@ -204,6 +212,14 @@ class EmbeddedInbox:
         except StoreError as error:
             # They come again to the next reader, which knows messages that come twice.
             _log.warning("%d messages stay in the store: %s", len(ids), error)
+
+
+def _room_of(topic: Topic) -> Room:
+    return Room.WORKERS if topic is Topic.CONTROL else Room.MANAGER
+
+
+def _row_of(delivery: Delivery) -> int:
+    return int(delivery.where.partition(".")[0])
 
 
 def _complain(writing: Future[None]) -> None:

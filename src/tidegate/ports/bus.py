@@ -89,7 +89,7 @@ class Inbox(Protocol):
         """Wait for messages; nothing at the timeout, at a wake, or while the bus is away."""
 
     def done(self, deliveries: Sequence[Delivery]) -> None:
-        """Say that these are handled: they do not come again."""
+        """Say that these are handled: they do not come again, once all sent with them are."""
 
     def close(self) -> None:
         """Let the next reader have what is not done."""

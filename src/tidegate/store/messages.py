@@ -1,8 +1,12 @@
-"""The embedded bus's table: messages under way, as rows."""
+"""The embedded bus's table: messages under way, as rows.
+
+What is sent together to the manager shares a row: of the dozen messages that tell of an execution,
+each one's own row would cost the store more than the execution's position does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,16 +17,18 @@ from tidegate.ports import Delivery, Parcel
 from tidegate.store.notices import CHANNEL, Notices
 from tidegate.store.reader import Reader
 from tidegate.store.schema import messages
-from tidegate.store.statement import Statement
+from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
 
 DELETED_AT_ONCE = 1000
 """Databases limit the values in one statement."""
+MOST_IN_A_ROW = 100
+_LINE = b"\n"
 
 _COLUMNS = messages.c
 _TOPICS = {topic.value: topic for topic in Topic}
 _TAKE = (
-    select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body)
+    select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body, _COLUMNS.several)
     .where(_COLUMNS.topic.in_(bindparam("topics", expanding=True)))
     .order_by(_COLUMNS.id)
     .limit(bindparam("most", type_=BigInteger))
@@ -40,7 +46,8 @@ class SqlMessages:
         self._reader, self._writer, self._listening = reader, writer, listening
 
     def put(self, parcels: Sequence[Parcel], at: int) -> Future[None]:
-        return self._writer.submit(lambda connection: post(connection, parcels, at))
+        rows = _rows_of(parcels, at)
+        return self._writer.submit(lambda connection: _post(connection, rows))
 
     def take(
         self, topics: Sequence[Topic], keys: Sequence[str] | None, limit: int
@@ -50,7 +57,7 @@ class SqlMessages:
             rows = self._reader.plain(_TAKE, wanted)
         else:
             rows = self._reader.plain(_TAKE_OF, {**wanted, "keys": list(keys)})
-        return [Delivery(_TOPICS[topic], bytes(body), str(id)) for id, topic, body in rows]
+        return [delivery for row in rows for delivery in _deliveries(*row)]
 
     def delete(self, ids: Sequence[int]) -> Future[None]:
         return self._writer.submit(lambda connection: _delete(connection, ids))
@@ -67,17 +74,38 @@ class SqlMessages:
         return None if self._listening is None else Notices(self._listening, ring)
 
 
-def post(connection: Connection, parcels: Sequence[Parcel], at: int) -> None:
+def _rows_of(parcels: Sequence[Parcel], at: int) -> Sequence[Row]:
+    """Lay messages into rows, together where they go to the same reader."""
+    rows: list[Row] = []
+    shared: dict[Topic, Row] = {}
+    for parcel in parcels:
+        # Commands are told apart by their key, and what has lines already stays by itself.
+        joins = parcel.topic is not Topic.CONTROL and _LINE not in parcel.body
+        row = shared.pop(parcel.topic, None)
+        if row is None or not joins or row["several"] == MOST_IN_A_ROW:
+            body = {"body": parcel.body, "several": 1}
+            row = {"topic": parcel.topic, "key": parcel.key, **body, "created_at": at}
+            rows.append(row)
+        else:
+            row["body"] += _LINE + parcel.body
+            row["several"] += 1
+        if joins:
+            shared[parcel.topic] = row
+    return rows
+
+
+def _post(connection: Connection, rows: Sequence[Row]) -> None:
     """Put messages into the table, and tell those who listen with the commit."""
-    _PUT.run_many(
-        connection,
-        [
-            {"topic": parcel.topic, "key": parcel.key, "body": parcel.body, "created_at": at}
-            for parcel in parcels
-        ],
-    )
+    _PUT.run_many(connection, rows)
     if connection.dialect.name == "postgresql":
         connection.execute(_NOTIFY)
+
+
+def _deliveries(id: int, topic: str, body: bytes, several: int) -> Iterable[Delivery]:
+    if several == 1:
+        return (Delivery(_TOPICS[topic], bytes(body), str(id)),)
+    lines = enumerate(bytes(body).split(_LINE))
+    return (Delivery(_TOPICS[topic], line, f"{id}.{number}") for number, line in lines)
 
 
 def _delete(connection: Connection, ids: Sequence[int]) -> None:

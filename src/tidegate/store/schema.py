@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0006"
+REVISION = "0007"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -309,6 +309,8 @@ messages = Table(
     _text("topic"),
     _text("key"),
     Column("body", LargeBinary, nullable=False),
+    # How many there are in the body, one a line.
+    Column("several", BigInteger, nullable=False, server_default="1"),
     _number("created_at"),
     Index("messages_key", "topic", "key"),
     # An id that came back could be taken for a message that is already handled.
