@@ -25,6 +25,7 @@ from tidegate.model.lineage import Definition, Processor
 from tidegate.model.pace import Pace
 from tidegate.model.position import Position
 from tidegate.ports import Inbox
+from tidegate.services.elector import Elector
 from tidegate.services.leader import Leader
 from tidegate.store import SqlStore
 from tidegate.store.offset_rows import columns_of
@@ -98,10 +99,7 @@ class Stage:
     newest: int
 
     def turn(self) -> None:
-        lease = self.parts.store.leadership.renew(1, PACE.lease)
-        if lease is None:
-            raise SystemExit("the lease has run out")
-        self.leader.turn(lease, self.inbox)
+        self.leader.turn(self.inbox)
 
     def bare(self, chains: int) -> None:
         for chain in range(chains):
@@ -126,9 +124,11 @@ def _stage(chains: int) -> Iterator[Stage]:
         mine = Instance("", name="w", host="afar", process="afar:1:x", kinds=(TABLE,))
         hired = [Instance(**{**vars(mine), "id": parts.runtime.uuid()}) for _ in range(INSTANCES)]
         store.instances.register(hired)
-        store.leadership.take("bench", PACE.lease)
+        elector = Elector(store.leadership, "bench", PACE.lease)
+        elector.stand()
         inbox = bus.manager_inbox()
-        leader = Leader(1, store, bus, parts.tables, parts.holders, parts.runtime, PACE)
+        lake, holders, runtime = parts.tables, parts.holders, parts.runtime
+        leader = Leader(1, elector, store, bus, lake, holders, runtime, PACE)
         yield Stage(parts, leader, inbox, newest)
         inbox.close()
 

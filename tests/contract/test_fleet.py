@@ -62,7 +62,7 @@ class TestInstances:
 
         store.instances.register([OURS])
         stamped()
-        store.instances.beat({OURS.id: BUSY})
+        store.instances.beat({OURS.id: BUSY}).result()
         stamped()
         store.instances.disable([OURS.id], disabled=True)
         stamped()
@@ -79,7 +79,7 @@ class TestInstances:
         assert store.instances.some(many) == found
 
     def test_one_that_is_only_heard_is_foreign(self, store: Store) -> None:
-        store.instances.beat({"f-1": BUSY, "f-2": IDLE})
+        store.instances.beat({"f-1": BUSY, "f-2": IDLE}).result()
         found = {one.id: one for one in store.instances.all()}
         assert {id: one.kinds for id, one in found.items()} == {
             "f-1": ("external",),
@@ -92,7 +92,7 @@ class TestInstances:
         self, store: Store
     ) -> None:
         store.instances.register([OURS])
-        store.instances.beat({"i-1": BUSY})
+        store.instances.beat({"i-1": BUSY}).result()
         found = only(store)
         assert (found.state, found.tags, found.process) == (BUSY, ("big",), "h:7:t")
         assert found.reported_at is not None
@@ -102,19 +102,19 @@ class TestInstances:
         store.instances.register([OURS])
         store.instances.bury(["i-1"], NOBODY, "silent", term)
         assert only(store).status is InstanceStatus.UNLOADED
-        store.instances.beat({"i-1": IDLE})
+        store.instances.beat({"i-1": IDLE}).result()
         assert only(store).status is InstanceStatus.ALIVE
 
     def test_a_closing_one_is_not_revived_by_its_heartbeat(self, store: Store) -> None:
         store.instances.register([OURS])
         store.instances.set_status(OURS.process, InstanceStatus.CLOSING)
-        store.instances.beat({"i-1": IDLE})
+        store.instances.beat({"i-1": IDLE}).result()
         assert only(store).status is InstanceStatus.CLOSING
 
     def test_a_disabled_one_stays_so(self, store: Store) -> None:
         store.instances.register([OURS])
         store.instances.disable(["i-1"], disabled=True)
-        store.instances.beat({"i-1": IDLE})
+        store.instances.beat({"i-1": IDLE}).result()
         assert not only(store).works
         store.instances.disable(["i-1"], disabled=False)
         assert only(store).works

@@ -32,6 +32,7 @@ from tidegate.model.messages import (
 from tidegate.model.pace import Pace
 from tidegate.ports import Bus, Delivery, Inbox, Parcel, Store
 from tidegate.project import load_project
+from tidegate.services.elector import Elector
 from tidegate.services.leader import Leader
 from tidegate.wiring import open_parts
 
@@ -79,9 +80,7 @@ class Stage:
 
     def settle(self) -> None:
         while True:
-            lease = self.store.leadership.renew(1, PACE.lease)
-            assert lease is not None
-            self.leader.turn(lease, self.ear)
+            self.leader.turn(self.ear)
             if self.ear.count >= self.sent:
                 return
 
@@ -114,8 +113,9 @@ def staged(shop: Folder, pace: Pace = PACE) -> Iterator[Stage]:
         controls = {id: bus.worker_inbox([id]) for id in (A, B)}
         for inbox in (ear, *controls.values()):
             stack.callback(inbox.close)
-        assert store.leadership.take("me", PACE.lease) == 1
-        leader = Leader(1, store, bus, parts.tables, parts.holders, runtime, pace)
+        elector = Elector(store.leadership, "me", PACE.lease)
+        assert elector.stand() == 1
+        leader = Leader(1, elector, store, bus, parts.tables, parts.holders, runtime, pace)
         yield Stage(store, bus, leader, ear, controls)
 
 

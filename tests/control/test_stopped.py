@@ -69,7 +69,7 @@ def test_a_leader_that_was_stopped_writes_nothing_after_its_term(shop: Folder, c
 
 def _again(store: Store) -> bool:
     """Keep the instance that takes nothing alive, until its second execution is there."""
-    store.instances.beat({FAR_AWAY.id: InstanceState.IDLE})
+    store.instances.beat({FAR_AWAY.id: InstanceState.IDLE}).result()
     return len(by_term(store, 2)) > 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,8 +48,11 @@ class Instances(Protocol):
     def register(self, instances: Sequence[Instance]) -> None:
         """Make ours known, or known again: alive."""
 
-    def beat(self, states: Mapping[str, InstanceState]) -> None:
-        """Note heartbeats as received now; who was dead lives again, who is unknown is foreign."""
+    def beat(self, states: Mapping[str, InstanceState]) -> Future[None]:
+        """Note heartbeats as received now; who was dead lives again, who is unknown is foreign.
+
+        Handed over, and written before anything that the caller writes later.
+        """
 
     def set_status(self, process: str, status: InstanceStatus) -> None: ...
 

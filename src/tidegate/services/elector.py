@@ -6,6 +6,7 @@ compare-and-set of the term decides. 4. Elected: renew before every turn, abdica
 
 from __future__ import annotations
 
+from tidegate.errors import Deposed
 from tidegate.model.leadership import Lease
 from tidegate.ports import Leadership
 
@@ -26,9 +27,12 @@ class Elector:
         # 2 and 3.
         return self._leadership.take(self._me, self._lease)
 
-    def renew(self, term: int) -> Lease | None:
-        """4. Keep the lease going; None when it is no longer ours."""
-        return self._leadership.renew(term, self._lease)
+    def renew(self, term: int) -> Lease:
+        """4. Keep the lease going; raises Deposed when it is no longer ours."""
+        lease = self._leadership.renew(term, self._lease)
+        if lease is None:
+            raise Deposed(f"the lease of term {term} has run out")
+        return lease
 
     def resign(self, term: int) -> None:
         self._leadership.resign(term)

@@ -2,7 +2,7 @@
 
 Messages only make it faster: whatever they say is in the store, or comes again.
 
-    renew ─▶ hear ─▶ rescue (1 to 4, 8) ─▶ plan (6) ─▶ assign (7) ─▶ trim (9) ─▶ wait
+    hear ─▶ renew ─▶ rescue (1 to 4, 8) ─▶ plan (6) ─▶ assign (7) ─▶ trim (9) ─▶ wait
       ▲                                                                            │
       └── a tick, a commit, an instance turning idle, a command ◀──────────────────┘
 """
@@ -26,14 +26,17 @@ from tidegate.model.pace import Pace
 from tidegate.model.plan import Facts, Verdict
 from tidegate.ports import Bus, Delivery, Holders, Inbox, Looks, Runtime, Store
 from tidegate.services.assigning import goes_on_from
+from tidegate.services.elector import Elector
 from tidegate.services.lookout import Lookout
-from tidegate.services.post import Post
+from tidegate.services.post import Heard, Post
 from tidegate.services.rescuer import Fleet, Rescuer
 
 log = logging.getLogger(__name__)
 
 TRIM_SECONDS = 60.0
 """Between two looks for what may be forgotten."""
+BEATS_SECONDS = 0.02
+"""How long a leader that heard nothing but heartbeats lets more of them come."""
 
 
 class Leader:
@@ -42,6 +45,7 @@ class Leader:
     def __init__(
         self,
         term: int,
+        elector: Elector,
         store: Store,
         bus: Bus,
         lake: Looks,
@@ -50,6 +54,7 @@ class Leader:
         pace: Pace,
     ) -> None:
         self._term = term
+        self._elector = elector
         self._store = store
         self._bus = bus
         self._runtime = runtime
@@ -63,29 +68,31 @@ class Leader:
         self._next_turn = 0.0
         self._next_trim = 0.0
 
-    def turn(self, lease: Lease, inbox: Inbox) -> None:
-        """Go once through the leader's steps, as soon as there is a reason to."""
+    def turn(self, inbox: Inbox) -> None:
+        """Go once through the leader's steps, as soon as there is a reason to; raises Deposed."""
         deliveries = inbox.receive(max(0.0, self._next_turn - self._runtime.monotonic()))
-        stirred = self._hear(deliveries)
-        if stirred or self._runtime.monotonic() >= self._next_turn:
+        heard = self._hear(deliveries)
+        if heard.stirring or self._runtime.monotonic() >= self._next_turn:
             self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
+            lease = self._elector.renew(self._term)
             # 1 to 4, and 8.
             fleet = self._rescuer.turn(lease)
             self._assign_due(self._assign_queued(fleet), lease.now)
             self._trim(lease)
+        elif heard.beats and not heard.news:
+            # They come in a trickle, and to write many down costs no more than to write one.
+            self._runtime.sleep(BEATS_SECONDS)
         # Last, so that nobody waits for it to be written; what is not done comes again.
         inbox.done(deliveries)
 
-    def _hear(self, deliveries: Sequence[Delivery]) -> bool:
-        if not deliveries:
-            return False
+    def _hear(self, deliveries: Sequence[Delivery]) -> Heard:
         heard = self._post.handle(deliveries, self._term)
         self._rescuer.note(heard.beats)
         if heard.refusals:
             known = self._rescuer.instances()
             for id in heard.refusals:
                 self._refusals[id] = known[id].reported_at if id in known else None
-        return heard.stirring
+        return heard
 
     def _assign_queued(self, fleet: Fleet) -> Fleet:
         """7, for foreign executions, which wait in the store for an instance."""

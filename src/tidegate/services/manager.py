@@ -58,15 +58,18 @@ class Manager:
     def _lead(self, term: int) -> None:
         inbox = self._bus.manager_inbox()
         leader = Leader(
-            term, self._store, self._bus, self._lake, self._holders, self._runtime, self._pace
+            term,
+            self._elector,
+            self._store,
+            self._bus,
+            self._lake,
+            self._holders,
+            self._runtime,
+            self._pace,
         )
         try:
             while not self._life.stopping:
-                lease = self._elector.renew(term)
-                if lease is None:
-                    log.warning("leads no longer: the lease of term %d has run out", term)
-                    return
-                leader.turn(lease, inbox)
+                leader.turn(inbox)
         except Deposed as error:
             log.warning("leads no longer: %s", error)
         finally:

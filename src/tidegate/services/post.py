@@ -43,6 +43,8 @@ class Heard:
 
     stirring: bool = False
     """Something happened that may make another flow due, or an instance free."""
+    news: bool = False
+    """Somebody told more than that it lives."""
     beats: dict[str, list[InstanceState]] = field(default_factory=dict)
     refusals: set[str] = field(default_factory=set)
     """Instances that rejected an execution."""
@@ -74,17 +76,20 @@ class Post:
                     progress.append((delivery, message))
                 case _ if isinstance(message, StreamProgress):
                     streams.append((delivery, message))
-        now = self._runtime.now()
-        self._store.instances.beat({id: states[-1] for id, states in heard.beats.items()})
-        named = {message.execution_id for _, message in (*progress, *streams)}
-        executions = dict(self._store.executions.some(named))
-        self._follow(progress, executions, heard, refused, term)
-        self._tell(streams, executions, refused)
+        if heard.beats:
+            # Handed over: it is written with whatever the leader has to wait for next.
+            self._store.instances.beat({id: states[-1] for id, states in heard.beats.items()})
+        if progress or streams:
+            heard.news = True
+            named = {message.execution_id for _, message in (*progress, *streams)}
+            executions = dict(self._store.executions.some(named))
+            self._follow(progress, executions, heard, refused, term)
+            self._tell(streams, executions, refused)
         if refused:
             delivery, why = refused[-1]
             skipped = (len(refused), delivery.topic, delivery.where, why)
             log.warning("skipped %d messages, the last on %s at %s: %s", *skipped)
-            self._store.rejected.keep(refused, now)
+            self._store.rejected.keep(refused, self._runtime.now())
         return heard
 
     def _beat(self, message: Heartbeat, heard: Heard) -> None:

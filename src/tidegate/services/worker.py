@@ -343,7 +343,7 @@ class Worker:
                     self._store.instances.set_status(me, InstanceStatus.CLOSING)
                 elif self._is_drained():
                     self._life.stop()
-                self._store.instances.beat({s.id: s.state for s in self._slots.values()})
+                self._store.instances.beat({s.id: s.state for s in self._slots.values()}).result()
                 self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
             except StoreError as error:
                 log.warning("%s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
 
 from sqlalchemy import Connection, bindparam, case, delete, or_, select, update
@@ -17,6 +18,7 @@ from tidegate.store.instance_rows import columns_of, instance_of
 from tidegate.store.leaders import require_term
 from tidegate.store.reader import ASKED_AT_ONCE, Reader
 from tidegate.store.schema import etl_instances
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 _COLUMNS = etl_instances.c
@@ -59,9 +61,8 @@ class SqlInstances:
     def register(self, instances: Sequence[Instance]) -> None:
         self._writer.write(lambda connection: _register(connection, instances))
 
-    def beat(self, states: Mapping[str, InstanceState]) -> None:
-        if states:
-            self._writer.write(lambda connection: _beat(connection, states))
+    def beat(self, states: Mapping[str, InstanceState]) -> Future[None]:
+        return self._writer.submit(lambda connection: _beat(connection, states))
 
     def set_status(self, process: str, status: InstanceStatus) -> None:
         def write(connection: Connection) -> None:
@@ -115,8 +116,7 @@ def _registered(dialect: str) -> sqlite.Insert | postgresql.Insert:
     )
 
 
-@cache
-def _heard(dialect: str) -> sqlite.Insert | postgresql.Insert:
+def _hearing(dialect: str) -> sqlite.Insert | postgresql.Insert:
     statement = insert_into(dialect, etl_instances)
     # Not IN: a statement that is run for many rows cannot have a list in it.
     new, gone = statement.excluded, or_(*(_COLUMNS.status == status for status in _GONE))
@@ -132,6 +132,9 @@ def _heard(dialect: str) -> sqlite.Insert | postgresql.Insert:
     )
 
 
+_HEAR = Statement(_hearing)
+
+
 def _beat(connection: Connection, states: Mapping[str, InstanceState]) -> None:
     at = clock(connection)
     # In one order, so that two who beat at once wait and do not clash.
@@ -139,7 +142,7 @@ def _beat(connection: Connection, states: Mapping[str, InstanceState]) -> None:
         columns_of(Instance(id, state=state, reported_at=at), at)
         for id, state in sorted(states.items())
     ]
-    connection.execute(_heard(connection.dialect.name), rows)
+    _HEAR.run_many(connection, rows)
 
 
 def _bury(
