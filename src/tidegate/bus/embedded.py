@@ -20,7 +20,8 @@ RETENTION = 180_000
 TRIM_EVERY = RETENTION // 6
 LOOK_SECONDS = 1.0
 """How long a lost ring can go unnoticed."""
-TAKEN_AT_ONCE = 1000
+TAKEN_AT_ONCE = 250
+"""Rows, each of many messages perhaps."""
 DELETE_SECONDS = 0.25
 MOST_DONE = 1000
 """So long, or so many, are handled messages kept before they are deleted all at once."""

@@ -165,9 +165,7 @@ class SqlExecutions:
         return None if row is None else execution_rows.execution_of(row)
 
     def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
-        if not ids:
-            return {}
-        rows = self._reader.rows(_SOME, {"ids": list(ids)})
+        rows = self._reader.some(_SOME, ids)
         return {row["id"]: execution_rows.execution_of(row) for row in rows}
 
     def list(

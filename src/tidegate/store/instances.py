@@ -16,7 +16,7 @@ from tidegate.store.dialect import clock, insert_into
 from tidegate.store.execution_rows import lose_all_of
 from tidegate.store.instance_rows import columns_of, instance_of
 from tidegate.store.leaders import require_term
-from tidegate.store.reader import ASKED_AT_ONCE, Reader
+from tidegate.store.reader import Reader
 from tidegate.store.schema import etl_instances
 from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
@@ -50,10 +50,7 @@ class SqlInstances:
         return {row[0]: row for row in self._reader.plain(_STAMPS)}
 
     def some(self, ids: Collection[str]) -> Mapping[str, Instance]:
-        if len(ids) > ASKED_AT_ONCE:
-            return {instance.id: instance for instance in self.all() if instance.id in ids}
-        rows = self._reader.rows(_SOME, {"ids": list(ids)})
-        return {row["instance_id"]: instance_of(row) for row in rows}
+        return {row["instance_id"]: instance_of(row) for row in self._reader.some(_SOME, ids)}
 
     def of(self, process: str) -> Sequence[Instance]:
         return [instance_of(row) for row in self._reader.rows(_OF, {"on_process": process})]

@@ -15,13 +15,11 @@ from sqlalchemy import BigInteger, Connection, Engine, bindparam, delete, func, 
 from tidegate.model.messages import Topic
 from tidegate.ports import Delivery, Parcel
 from tidegate.store.notices import CHANNEL, Notices
-from tidegate.store.reader import Reader
+from tidegate.store.reader import ASKED_AT_ONCE, Reader
 from tidegate.store.schema import messages
 from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
 
-DELETED_AT_ONCE = 1000
-"""Databases limit the values in one statement."""
 MOST_IN_A_ROW = 100
 _LINE = b"\n"
 
@@ -109,5 +107,5 @@ def _deliveries(id: int, topic: str, body: bytes, several: int) -> Iterable[Deli
 
 
 def _delete(connection: Connection, ids: Sequence[int]) -> None:
-    for start in range(0, len(ids), DELETED_AT_ONCE):
-        connection.execute(_DELETE, {"ids": ids[start : start + DELETED_AT_ONCE]})
+    for start in range(0, len(ids), ASKED_AT_ONCE):
+        connection.execute(_DELETE, {"ids": ids[start : start + ASKED_AT_ONCE]})

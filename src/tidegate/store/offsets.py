@@ -25,14 +25,14 @@ from tidegate.store.offset_rows import (
     resting,
     stamp,
 )
-from tidegate.store.reader import ASKED_AT_ONCE, Reader
+from tidegate.store.reader import Reader
 from tidegate.store.schema import offsets
 from tidegate.store.writer import Writer
 
 # Built once: a leader and its workers ask again and again.
 _ALL = select(offsets).order_by(offsets.c.topic)
 _ONE = select(offsets).where(offsets.c.topic == bindparam("on_topic"))
-_SOME = select(offsets).where(offsets.c.topic.in_(bindparam("topics", expanding=True)))
+_SOME = select(offsets).where(offsets.c.topic.in_(bindparam("ids", expanding=True)))
 _LANE = select(offsets).where(offsets.c.destination == bindparam("on_destination"))
 # What people may change with SQL of their own is looked at, too: that leaves no stamp.
 _STAMPS = select(
@@ -58,10 +58,7 @@ class SqlOffsets:
         return {row[0]: row for row in self._reader.plain(_STAMPS)}
 
     def some(self, topics: Collection[str]) -> Mapping[str, Offset]:
-        if len(topics) > ASKED_AT_ONCE:
-            return {topic: one for topic, one in self.all().items() if topic in topics}
-        rows = self._reader.rows(_SOME, {"topics": list(topics)})
-        return {row["topic"]: offset_of(row) for row in rows}
+        return {row["topic"]: offset_of(row) for row in self._reader.some(_SOME, topics)}
 
     def lane(self, topic: str) -> Sequence[Offset]:
         rows = self._reader.rows(_LANE, {"on_destination": destination_of(topic)})
@@ -104,7 +101,7 @@ def _put(connection: Connection, offset: Offset, at: int) -> None:
 
 def _see(connection: Connection, looks: Sequence[Look], at: int) -> None:
     tables = [look.table for look in looks]
-    rows = connection.execute(_SOME, {"topics": tables}).mappings()
+    rows = connection.execute(_SOME, {"ids": tables}).mappings()
     known = {row["topic"]: offset_of(row) for row in rows}
     # In one order, so that two processes that look at the same tables wait and do not clash.
     changed = [

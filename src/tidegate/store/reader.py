@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Executable, RowMapping
@@ -14,7 +15,7 @@ from tidegate.errors import StoreError
 from tidegate.store.backend import Backend
 
 ASKED_AT_ONCE = 1000
-"""Of more rows than that, it is quicker to read all than to name them."""
+"""Databases limit the values in one statement."""
 
 Values = Mapping[str, Any] | None
 """What a statement that was built once is asked with."""
@@ -30,6 +31,12 @@ class Reader:
     def rows(self, statement: Executable, values: Values = None) -> Sequence[RowMapping]:
         with self._connected() as connection:
             return connection.execute(statement, values).mappings().all()
+
+    def some(self, statement: Executable, ids: Collection[str]) -> Iterator[RowMapping]:
+        """Give the rows that are named, by a statement that takes `ids`."""
+        left = iter(ids)
+        while named := list(islice(left, ASKED_AT_ONCE)):
+            yield from self.rows(statement, {"ids": named})
 
     def plain(self, statement: Executable, values: Values = None) -> Sequence[tuple[Any, ...]]:
         """Give rows as the driver has them, where there are so many that more would cost."""

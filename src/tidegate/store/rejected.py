@@ -14,15 +14,13 @@ from tidegate.model.fields import sendable
 from tidegate.model.messages import Topic
 from tidegate.ports import Delivery, Rejection
 from tidegate.store.dialect import hold, insert_into
-from tidegate.store.reader import Reader
+from tidegate.store.reader import ASKED_AT_ONCE, Reader
 from tidegate.store.schema import rejected_messages, rejected_totals
 from tidegate.store.writer import Writer
 
 MOST_ROWS = 10_000
 MOST_BYTES = 10_000
 """So much of a body is kept: enough to see who wrote it."""
-ASKED_AT_ONCE = 1000
-"""Databases limit the values in one statement."""
 
 _COLUMNS = rejected_messages.c
 _KEEP = insert(rejected_messages)
