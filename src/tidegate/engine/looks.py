@@ -45,6 +45,17 @@ class PositionColumns:
     """`bigint`, `timestamp` or `timestamp_ntz`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The last look at a table: good for as long as its log has not grown, nor been cut."""
+
+    look: Look
+    newest: str
+    """The entry of the log that was its newest."""
+    next: str
+    """The one that will follow it."""
+
+
 class Tables:
     """The Delta tables of a lake, one folder a table below one a database."""
 
@@ -55,8 +66,7 @@ class Tables:
         self._now = now
         self._options = dict(options or {})
         """How to reach a lake that is not a folder."""
-        self._looks: dict[tuple[str, str, str, bool], Look] = {}
-        """The last look at each table: good for as long as its log has not grown."""
+        self._seen: dict[tuple[str, str, str, bool], _Seen] = {}
 
     def path(self, table: str) -> str:
         """Give the place of a table: `<lake>/<db>/<table>`."""
@@ -97,23 +107,18 @@ class Tables:
     def look(self, table: str, pos: str, id: str, *, data_version: bool = False) -> Look:
         """See how far a table has come; the time is taken before the table is read."""
         at = self._now()
-        known = self._looks.get((table, pos, id, data_version))
-        if known is not None and self._is_newest(table, known.version):
-            return known.again(at)
-        seen = self._read(table, pos, id, at, data_version=data_version)
-        self._looks[table, pos, id, data_version] = seen
-        return seen
-
-    def _is_newest(self, table: str, version: int) -> bool:
-        """Tell whether a version is still the newest, where that takes two looks at a folder."""
-        path = self.path(table)
-        if "://" in path or version < 0:
-            return False
+        key = (table, pos, id, data_version)
+        seen = self._seen.pop(key, None)
         # Not by pathlib: a manager asks this of every landed table, again and again.
-        log = f"{path}/_delta_log"
-        if os.access(f"{log}/{version + 1:020d}.json", os.F_OK):
-            return False
-        return os.access(f"{log}/{version:020d}.json", os.F_OK)
+        if seen and not os.access(seen.next, os.F_OK) and os.access(seen.newest, os.F_OK):
+            self._seen[key] = seen
+            return seen.look.again(at)
+        look = self._read(table, pos, id, at, data_version=data_version)
+        path = self.path(table)
+        if "://" not in path and look.version >= 0:
+            entries = (f"{path}/_delta_log/{look.version + n:020d}.json" for n in (0, 1))
+            self._seen[key] = _Seen(look, *entries)
+        return look
 
     def _read(self, table: str, pos: str, id: str, at: int, *, data_version: bool) -> Look:
         found = self.open(table)

@@ -16,8 +16,9 @@ def after_look(known: Offset | None, look: Look) -> Offset | None:
     if not look.exists:
         return None
     before = known or Offset(look.table, START)
-    last, versions = max(before.last, look.newest or START), {look.table: look.version}
-    seen = before.last == last and before.versions == versions
+    versions = {look.table: look.version}
+    last = before.last if look.newest is None else max(before.last, look.newest)
+    seen = before.last is last and before.versions == versions
     if seen and before.processor == _SOURCE and before.state is OffsetState.DONE:
         return None
     return replace(before, last=last, versions=versions, processor=_SOURCE, state=OffsetState.DONE)

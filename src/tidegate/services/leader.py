@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 TRIM_SECONDS = 60.0
 """Between two looks for what may be forgotten."""
-BEATS_SECONDS = 0.02
-"""How long a leader that heard nothing but heartbeats lets more of them come."""
+BEATS_SECONDS = 0.04
+"""How long a leader that hears nothing but heartbeats, again and again, lets more of them come."""
 
 
 class Leader:
@@ -67,6 +67,7 @@ class Leader:
         # Seconds that never jump: a clock set back must not let it wait for as long.
         self._next_turn = 0.0
         self._next_trim = 0.0
+        self._beats_heard = 0.0
 
     def turn(self, inbox: Inbox) -> None:
         """Go once through the leader's steps, as soon as there is a reason to; raises Deposed."""
@@ -80,8 +81,7 @@ class Leader:
             self._assign_due(self._assign_queued(fleet), lease.now)
             self._trim(lease)
         elif heard.beats and not heard.news:
-            # They come in a trickle, and to write many down costs no more than to write one.
-            self._runtime.sleep(BEATS_SECONDS)
+            self._gather_beats()
         # Last, so that nobody waits for it to be written; what is not done comes again.
         inbox.done(deliveries)
 
@@ -93,6 +93,12 @@ class Leader:
             for id in heard.refusals:
                 self._refusals[id] = known[id].reported_at if id in known else None
         return heard
+
+    def _gather_beats(self) -> None:
+        """Let more come where they trickle: to write many down costs little more than one."""
+        if self._runtime.monotonic() - self._beats_heard < BEATS_SECONDS:
+            self._runtime.sleep(BEATS_SECONDS)
+        self._beats_heard = self._runtime.monotonic()
 
     def _assign_queued(self, fleet: Fleet) -> Fleet:
         """7, for foreign executions, which wait in the store for an instance."""

@@ -44,6 +44,7 @@ class Lookout:
         self._stamp: object = None
         self._following = Following(store.offsets)
         self._offsets: Mapping[str, Offset] = {}
+        self._named_holders: Collection[str] = ()
         self._plan_for(definitions or {})
         self.renew()
 
@@ -77,11 +78,13 @@ class Lookout:
 
     def facts(self, *, eager: bool) -> Facts:
         self._read_lineage()
-        self._offsets = offsets = self._following.read()
+        offsets = self._following.read()
+        if offsets is not self._offsets:
+            self._offsets = offsets
+            self._named_holders = {one.hostid for one in offsets.values() if one.hostid}
         waiting = self._waiting()
         looks = {table: self._look(table) for table in self._tables_to_look_at(waiting)}
         self._look_beyond(looks)
-        holders = {offset.hostid for offset in offsets.values() if offset.hostid}
         return Facts(
             definitions=self._definitions,
             offsets=offsets,
@@ -89,7 +92,7 @@ class Lookout:
             now=self._as_of,
             ahead=self._ahead,
             waiting=waiting,
-            live_holders=frozenset(filter(self._holders.lives, holders)),
+            live_holders=frozenset(filter(self._holders.lives, self._named_holders)),
             versions=self._versions,
             eager=eager,
             ordered=self._net.ordered,
@@ -98,11 +101,10 @@ class Lookout:
 
     def landed(self, facts: Facts) -> list[Look]:
         """Give the looks at tables that others write, where the store has to remember more."""
-        return [
-            look
-            for table, look in sorted(facts.looks.items())
-            if table not in self._net.builders and after_look(facts.offsets.get(table), look)
-        ]
+        known, builders = facts.offsets, self._net.builders
+        found = (look for table, look in facts.looks.items() if table not in builders)
+        fresh = (look for look in found if after_look(known.get(look.table), look))
+        return sorted(fresh, key=lambda look: look.table)
 
     def _read_lineage(self) -> None:
         stamp = self._store.lineages.stamp()
@@ -169,7 +171,9 @@ class Lookout:
 
     def _marker(self, table: str) -> object:
         """Give what changes whenever we write a table; a landed one is looked at once."""
-        topics = self._net.builders.get(table, ())
+        topics = self._net.builders.get(table)
+        if topics is None:
+            return None
         return tuple(self._offsets[topic].seq for topic in topics if topic in self._offsets)
 
     def _position_columns(self, table: str) -> tuple[str, str]:

@@ -41,7 +41,7 @@ class Reader:
     def plain(self, statement: Executable, values: Values = None) -> Sequence[tuple[Any, ...]]:
         """Give rows as the driver has them, where there are so many that more would cost."""
         with self._connected() as connection, connection.execute(statement, values) as result:
-            return list(map(tuple, result.cursor.fetchall())) if result.cursor else []
+            return result.cursor.fetchall() if result.cursor else []
 
     def first(self, statement: Executable, values: Values = None) -> RowMapping | None:
         """Give the only row, or None."""
