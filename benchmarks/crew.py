@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,8 @@ def process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of them for as long as the block lasts."""
     command = [sys.executable, "-m", "benchmarks.crew", role, str(place.folder), place.bus]
-    with subprocess.Popen([*command, str(slots), tag], start_new_session=True) as started:
+    command += [str(slots), tag]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as started:
         try:
             yield started
         finally:
@@ -112,8 +114,15 @@ def serve(role: str, place: Place, slots: int, tag: str) -> None:
     ).serve()
 
 
+def _end_with_parent() -> None:
+    """Leave nothing running when whoever measures is killed: its end of the pipe closes then."""
+    sys.stdin.read()
+    os._exit(1)
+
+
 def main(arguments: Sequence[str]) -> None:
     role, folder, bus, slots, tag = arguments
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     serve(role, Place(Path(folder), bus), int(slots), tag)
 
 
