@@ -17,6 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from tidegate.engine.handles import Handles
 from tidegate.errors import LakeError
 from tidegate.model.blocks import FileStatistics, unknown
 from tidegate.model.lineage import Definition
@@ -66,6 +67,7 @@ class Tables:
         self._now = now
         self._options = dict(options or {})
         """How to reach a lake that is not a folder."""
+        self._handles = Handles(self._options)
         self._seen: dict[tuple[str, str, str, bool], _Seen] = {}
 
     def path(self, table: str) -> str:
@@ -77,7 +79,7 @@ class Tables:
         """Open a table at its newest version; None when there is none."""
         path = self.path(table)
         try:
-            return DeltaTable(path, storage_options=self._options)
+            return self._handles.open(path)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
