@@ -30,8 +30,10 @@ def block_bounds(options: Options) -> None:
     """Time the search for a block over a base of many files.
 
     They are real files of a hundred rows each, written by deltalake, five hundred a commit: one
-    partition a file makes them cheap. The bare work is what nobody can leave out, to open the
-    table's log. Ours is all of `find_block`: the columns, the list of files, the bounds.
+    partition a file makes them cheap. The bare work is to open the table's log. Ours is all of
+    `find_block` after one more commit, as a worker that built from the table before finds it: the
+    log read on, the columns, the list of files, the bounds; from the table's beginning, where every
+    file counts.
     """
     files = {
         "lineage.yaml": _LINEAGE,
@@ -48,8 +50,12 @@ def block_bounds(options: Options) -> None:
             if found is None or found.rows != min(100_000, options.files * 100):
                 raise SystemExit(f"a block of other rows was found: {found}")
 
+        def land() -> None:
+            row = {"pos": [end.pos + 1], "id": [end.pos + 1], "part": [options.files]}
+            write_deltalake(bed.path("stage.a"), pa.table(row), mode="append")
+
         bare = _milliseconds(lambda: DeltaTable(bed.path("stage.a")), options.repeats)
-        mine = _milliseconds(ours, options.repeats)
+        mine = _milliseconds(ours, options.repeats, before=land)
     line = (options.files, bare, mine, mine / bare)
     print_table(("files", "log opened ms", "block found ms", "ratio"), [line], empty="")
     judge("block bounds, ms", mine, 100)
@@ -122,11 +128,15 @@ def _facts(topics: int) -> Facts:
 
 
 def _milliseconds(
-    work: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter
+    work: Callable[[], object],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], object] = lambda: None,
 ) -> float:
     work()
     spent = []
     for _ in range(repeats):
+        before()
         begin = clock()
         work()
         spent.append(clock() - begin)

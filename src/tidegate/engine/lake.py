@@ -51,7 +51,7 @@ class DeltaLake:
     ) -> Found | None:
         """Step 3b: find where the next block ends."""
         base, pos, id = definition.base, definition.base_pos, definition.base_id
-        found = self._tables.files(base, pos, id)
+        found = self._tables.files(base, pos, id, last)
         if found is None:
             raise LakeError(f"{base} is not in the lake, or has no columns {pos} and {id}")
         columns, files = found

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +151,9 @@ class Tables:
         return [] if found is None else [field.name for field in found.schema().fields]
 
     def files(
-        self, table: str, pos: str, id: str
+        self, table: str, pos: str, id: str, after: Position
     ) -> tuple[PositionColumns, list[FileStatistics]] | None:
-        """Give the columns that carry a table's position, and the statistics of every data file.
+        """Give the columns that carry a table's position, and the files that may lie behind one.
 
         Both from one reading of the log, which is what takes the time. None as for `columns`.
         """
@@ -160,7 +161,7 @@ class Tables:
         columns = position_columns(found, pos, id) if found else None
         if found is None or columns is None:
             return None
-        return columns, statistics(found, columns)
+        return columns, statistics(found, columns, after)
 
     def ahead(self, table: str, pos: str, id: str, last: Position) -> Ahead:
         """See what lies beyond a position: the first row's pos, and about how many rows."""
@@ -168,7 +169,7 @@ class Tables:
         columns = position_columns(found, pos, id) if found else None
         if found is None or columns is None:
             return Ahead(None)
-        beyond = [file for file in statistics(found, columns) if file.last > last]
+        beyond = [file for file in statistics(found, columns, last) if file.last > last]
         rows = sum(file.rows for file in beyond)
         crossing = [file for file in beyond if file.least_pos <= last.pos]
         if all(file.exact and file.first > last for file in crossing):
@@ -268,32 +269,33 @@ def position_columns(found: DeltaTable, pos: str, id: str) -> PositionColumns | 
     return PositionColumns(pos_field.name, id_field.name, kind)
 
 
-def statistics(found: DeltaTable, columns: PositionColumns) -> list[FileStatistics]:
-    """Read file statistics from the log; files without a single position are left out."""
+def statistics(
+    found: DeltaTable, columns: PositionColumns, after: Position = START
+) -> list[FileStatistics]:
+    """Read file statistics from the log; files without a single position are left out.
+
+    So are those that end before `after`: of a table that is long built from, nearly all.
+    """
     actions = _arrow(found.get_add_actions(flatten=True))
-    if actions.num_rows == 0:
-        return []
-    deleted = _files_with_deletions(found)
-    spread = [
-        _milliseconds(_column(actions, f"min.{columns.pos}")),
-        _milliseconds(_column(actions, f"max.{columns.pos}")),
-        _column(actions, f"min.{columns.id}").to_pylist(),
-        _column(actions, f"max.{columns.id}").to_pylist(),
-        _column(actions, "num_records").to_pylist(),
-        _column(actions, f"null_count.{columns.pos}").to_pylist(),
-        _column(actions, f"null_count.{columns.id}").to_pylist(),
-        _column(actions, "path").to_pylist(),
-    ]
-    files: list[FileStatistics] = []
-    for low, high, low_id, high_id, rows, no_pos, no_id, path in zip(*spread, strict=True):
-        if rows is not None and rows in (no_pos, no_id):
-            continue
-        if None in (low, high, low_id, high_id, rows):
-            files.append(unknown(rows or 0))
-            continue
-        exact = not no_pos and not no_id and low >= 0 and not any(map(path.endswith, deleted))
-        files.append(FileStatistics(rows, low, high, low_id, high_id, exact))
-    return files
+    low, high = (_milliseconds(_column(actions, f"{m}.{columns.pos}")) for m in ("min", "max"))
+    low_id, high_id = (_column(actions, f"{m}.{columns.id}") for m in ("min", "max"))
+    rows = _column(actions, "num_records")
+    no_pos, no_id = (
+        pc.fill_null(_column(actions, f"null_count.{name}").cast(pa.int64()), 0)
+        for name in (columns.pos, columns.id)
+    )
+    exact = pc.and_(pc.equal(pc.add(no_pos, no_id), 0), pc.greater_equal(low, 0))
+    exact = pc.and_(exact, _has_no_deletions(found, actions))
+    spread = {"rows": rows, "low": low, "high": high, "low_id": low_id, "high_id": high_id}
+    files = pa.table({**spread, "exact": exact})
+    somewhere = pc.invert(pc.or_(pc.equal(rows, no_pos), pc.equal(rows, no_id)))
+    files = files.filter(pc.fill_null(somewhere, True))
+    files = files.filter(pc.fill_null(pc.greater_equal(files["high"], after.pos), True))
+    told = reduce(pc.and_, (pc.is_valid(files[name]) for name in spread))
+    untold = files.filter(pc.invert(told))["rows"].to_pylist()
+    # Thousands of them, each time: as few steps in Python as can be.
+    known = zip(*(column.to_pylist() for column in files.filter(told).columns), strict=True)
+    return [*map(FileStatistics._make, known), *(unknown(rows or 0) for rows in untold)]
 
 
 def _arrow(stream: Any) -> pa.Table:
@@ -307,20 +309,23 @@ def _column(actions: pa.Table, name: str) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(actions.num_rows)])
 
 
-def _milliseconds(values: pa.ChunkedArray) -> list[int | None]:
+def _milliseconds(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_timestamp(values.type):
-        return list(values.to_pylist())
+        return values
     micros = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
     # Arrow's division cuts towards zero; times before 1970 are negative and have to be floored.
     floored = pc.if_else(pc.less(micros, 0), pc.subtract(micros, 999), micros)
-    return list(pc.divide(floored, 1000).to_pylist())
+    return pc.divide(floored, 1000)
 
 
-def _files_with_deletions(found: DeltaTable) -> list[str]:
+def _has_no_deletions(found: DeltaTable, actions: pa.Table) -> pa.Scalar | pa.Array:
+    """Tell of each file whether all of its rows are still there."""
     if "deletionVectors" not in (found.protocol().reader_features or ()):
-        return []
-    vectors = _arrow(found.deletion_vectors())
-    return [path.rpartition("/")[2] for path in vectors.column("filepath").to_pylist()]
+        return pa.scalar(True)
+    vectors = _arrow(found.deletion_vectors()).column("filepath").to_pylist()
+    deleted = tuple(path.rpartition("/")[2] for path in vectors)
+    whole = [not path.endswith(deleted) for path in actions["path"].to_pylist()]
+    return pa.array(whole, pa.bool_())
 
 
 def _newest(found: DeltaTable, columns: PositionColumns) -> Position | None:

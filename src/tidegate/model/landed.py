@@ -18,7 +18,7 @@ def after_look(known: Offset | None, look: Look) -> Offset | None:
     before = known or Offset(look.table, START)
     versions = {look.table: look.version}
     last = before.last if look.newest is None else max(before.last, look.newest)
-    seen = before.last is last and before.versions == versions
+    seen = before.last == last and before.versions == versions
     if seen and before.processor == _SOURCE and before.state is OffsetState.DONE:
         return None
     return replace(before, last=last, versions=versions, processor=_SOURCE, state=OffsetState.DONE)
