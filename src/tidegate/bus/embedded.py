@@ -176,15 +176,13 @@ class EmbeddedInbox:
     def _look(self) -> Sequence[Delivery]:
         self._settle()
         try:
-            most = TAKEN_AT_ONCE + len(self._given)
-            deliveries = self._messages.take(self._topics, self._keys, most)
+            fresh = self._messages.take(self._topics, self._keys, TAKEN_AT_ONCE, self._given)
         except StoreError as error:
             if not self._away:
                 _log.warning("messages cannot be read for now: %s", error)
             self._away = True
             return []
         self._away = False
-        fresh = [one for one in deliveries if _row_of(one) not in self._given]
         self._given.update(map(_row_of, fresh))
         return fresh
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -69,9 +69,16 @@ class Messages(Protocol):
     def put(self, parcels: Sequence[Parcel], at: int) -> Future[None]: ...
 
     def take(
-        self, topics: Sequence[Topic], keys: Sequence[str] | None, limit: int
+        self,
+        topics: Sequence[Topic],
+        keys: Sequence[str] | None,
+        limit: int,
+        known: Collection[int] = (),
     ) -> Sequence[Delivery]:
-        """Give the oldest, of some keys or of all; they stay until they are deleted."""
+        """Give what is in the oldest rows, of some keys or of all, but for those that are known.
+
+        They stay until they are deleted.
+        """
 
     def delete(self, ids: Sequence[int]) -> Future[None]: ...
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TRIM_SECONDS = 60.0
 """Between two looks for what may be forgotten."""
-BEATS_SECONDS = 0.04
+BEATS_SECONDS = 0.05
 """How long a leader that hears nothing but heartbeats, again and again, lets more of them come."""
 
 

@@ -6,7 +6,7 @@ each one's own row would cost the store more than the execution's position does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -48,14 +48,19 @@ class SqlMessages:
         return self._writer.submit(lambda connection: _post(connection, rows))
 
     def take(
-        self, topics: Sequence[Topic], keys: Sequence[str] | None, limit: int
+        self,
+        topics: Sequence[Topic],
+        keys: Sequence[str] | None,
+        limit: int,
+        known: Collection[int] = (),
     ) -> Sequence[Delivery]:
-        wanted: dict[str, Any] = {"topics": list(topics), "most": limit}
+        wanted: dict[str, Any] = {"topics": list(topics), "most": limit + len(known)}
         if keys is None:
             rows = self._reader.plain(_TAKE, wanted)
         else:
             rows = self._reader.plain(_TAKE_OF, {**wanted, "keys": list(keys)})
-        return [delivery for row in rows for delivery in _deliveries(*row)]
+        fresh = (row for row in rows if row[0] not in known)
+        return [delivery for row in fresh for delivery in _deliveries(*row)]
 
     def delete(self, ids: Sequence[int]) -> Future[None]:
         return self._writer.submit(lambda connection: _delete(connection, ids))
