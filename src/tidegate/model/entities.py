@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from tidegate.model.execution import Execution
@@ -134,6 +135,7 @@ def sink_of(definition: Definition | None) -> dict[str, Any]:
     }
 
 
+@lru_cache(10_000)
 def entity_time(milliseconds: int) -> str:
     """Write a time as `YYYY-MM-DDTHH:mm:SS.fZ`."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)

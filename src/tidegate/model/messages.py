@@ -240,7 +240,8 @@ def parse(topic: Topic, body: bytes) -> Message:
     values = {wire.attribute: wire.read(info, wire.name) for wire in in_info}
     if in_payload:
         payload = message.within("payload")
-        values |= {wire.attribute: wire.read(payload, wire.name) for wire in in_payload}
+        for wire in in_payload:
+            values[wire.attribute] = wire.read(payload, wire.name)
     return kind(**values)
 
 

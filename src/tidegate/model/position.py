@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 GREATEST = 2**63 - 1
@@ -48,6 +49,7 @@ def before(pos: int) -> Position:
     return Position(pos, -1)
 
 
+@lru_cache(10_000)
 def rfc3339(milliseconds: int) -> str:
     """Write a time as people and JSON readers expect it, in UTC."""
     try:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidegate.model.messages import Message, Topic
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """A message as it came, not read yet."""
+class Delivery(NamedTuple):
+    """A message as it came, not read yet; a tuple, since there are thousands of them a second."""
 
     topic: Topic
     body: bytes
@@ -48,9 +47,8 @@ class Rejected(Protocol):
         """Newest first."""
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """A message as the store's table takes it."""
+class Parcel(NamedTuple):
+    """A message as the store's table takes it; a tuple like what becomes of it."""
 
     topic: Topic
     key: str

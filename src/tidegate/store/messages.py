@@ -79,22 +79,31 @@ class SqlMessages:
 
 def _rows_of(parcels: Sequence[Parcel], at: int) -> Sequence[Row]:
     """Lay messages into rows, together where they go to the same reader."""
-    rows: list[Row] = []
-    shared: dict[Topic, Row] = {}
+    together: list[list[Parcel]] = []
+    shared: dict[Topic, list[Parcel]] = {}
     for parcel in parcels:
         # Commands are told apart by their key, and what has lines already stays by itself.
         joins = parcel.topic is not Topic.CONTROL and _LINE not in parcel.body
-        row = shared.pop(parcel.topic, None)
-        if row is None or not joins or row["several"] == MOST_IN_A_ROW:
-            body = {"body": parcel.body, "several": 1}
-            row = {"topic": parcel.topic, "key": parcel.key, **body, "created_at": at}
-            rows.append(row)
+        beside = shared.pop(parcel.topic, None)
+        if beside is None or not joins or len(beside) == MOST_IN_A_ROW:
+            beside = [parcel]
+            together.append(beside)
         else:
-            row["body"] += _LINE + parcel.body
-            row["several"] += 1
+            beside.append(parcel)
         if joins:
-            shared[parcel.topic] = row
-    return rows
+            shared[parcel.topic] = beside
+    return [_row_of(some, at) for some in together]
+
+
+def _row_of(parcels: Sequence[Parcel], at: int) -> Row:
+    first = parcels[0]
+    return {
+        "topic": first.topic,
+        "key": first.key,
+        "body": _LINE.join(parcel.body for parcel in parcels),
+        "several": len(parcels),
+        "created_at": at,
+    }
 
 
 def _post(connection: Connection, rows: Sequence[Row]) -> None:
