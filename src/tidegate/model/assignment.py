@@ -13,6 +13,9 @@ from tidegate.model.instance import EXTERNAL, TABLE, Instance
 from tidegate.model.messages import InstanceState
 from tidegate.model.position import Position
 
+_Kinship = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""Host, kinds and tags of an instance: all that a choice looks at."""
+
 
 @dataclass(frozen=True)
 class Due:
@@ -45,18 +48,20 @@ def assign(
     `busy` are the instances that hold an open execution, `lanes` the ones that are taken, `room`
     how many more executions the project allows (None: as many as there are instances).
     """
-    free = {i.id: i for i in instances if _is_free(i, busy)}
+    pools = _pools(i for i in instances if _is_free(i, busy))
     load = Counter(i.host for i in instances if i.id in busy)
     taken = set(lanes)
     chosen: list[Assigned] = []
     for flow in due:
-        if not free or (room is not None and len(chosen) >= room):
+        if not pools or (room is not None and len(chosen) >= room):
             break
-        fitting = [i for i in free.values() if _fits(i, flow)]
+        fitting = [pool for pool in pools.values() if _fits(pool[-1], flow)]
         if flow.lane in taken or not fitting:
             continue
-        instance = min(fitting, key=lambda i: (load[i.host], i.host, i.id))
-        del free[instance.id]
+        pool = min(fitting, key=lambda p: (load[p[-1].host], p[-1].host, p[-1].id))
+        instance = pool.pop()
+        if not pool:
+            del pools[_kinship(instance)]
         load[instance.host] += 1
         taken.add(flow.lane)
         chosen.append(Assigned(flow, instance))
@@ -65,6 +70,19 @@ def assign(
 
 def _is_free(instance: Instance, busy: Collection[str]) -> bool:
     return instance.works and instance.state is InstanceState.IDLE and instance.id not in busy
+
+
+def _pools(free: Iterable[Instance]) -> dict[_Kinship, list[Instance]]:
+    """Put together those that any flow fits alike, so that each flow looks at few of them."""
+    pools: dict[_Kinship, list[Instance]] = {}
+    # The first of each by name is its last: there it is taken from.
+    for instance in sorted(free, key=lambda i: i.id, reverse=True):
+        pools.setdefault(_kinship(instance), []).append(instance)
+    return pools
+
+
+def _kinship(instance: Instance) -> _Kinship:
+    return instance.host, instance.kinds, instance.tags
 
 
 def _fits(instance: Instance, due: Due) -> bool:
