@@ -11,9 +11,9 @@ from unittest.mock import patch
 from sqlalchemy import Connection, bindparam, select, update
 
 from tidegate.model.entities import task_started
-from tidegate.model.execution import Execution, ExecutionState, Offset
+from tidegate.model.execution import Block, Execution, ExecutionState, Offset
 from tidegate.model.lineage import Definition
-from tidegate.ports import Claimed, Commit, Committed
+from tidegate.ports import Claimed
 from tidegate.services.executor import Executor
 from tidegate.store import claims, execution_rows, executions, failures, instances, offset_rows
 from tidegate.store.datasets import append
@@ -80,14 +80,14 @@ def _owned_by_anybody(connection: Connection, execution: Execution) -> Offset:
 
 
 _TAKEN_AWAY = (ExecutionState.LOST, ExecutionState.FINISHED)
-_commit = executions._commit
 
 
-def _commit_of_anybody(connection: Connection, commit: Commit) -> Committed:
+def _move_for_anybody(
+    connection: Connection, execution: Execution, _block: Block, to: Offset, at: int
+) -> bool:
     """Move a topic for whoever says that it was his."""
-    held = replace(_owned_by_anybody(connection, commit.execution), block=commit.block)
-    with patch.object(executions, "owned", lambda *_: held):
-        return _commit(connection, commit)
+    offset_rows.change(connection, execution.topic, offset_rows.columns_of(to), at)
+    return True
 
 
 def _end_whatever_it_is(
@@ -122,7 +122,7 @@ _INSTEAD: dict[Guard | None, tuple[tuple[object, str, object], ...]] = {
     Guard.CLAIM: ((claims, "_refusal", _nobody_in_the_way),),
     Guard.COMMIT: (
         (executions, "owned", _owned_by_anybody),
-        (executions, "_commit", _commit_of_anybody),
+        (executions, "move_on", _move_for_anybody),
         (failures, "owned", _owned_by_anybody),
         (execution_rows, "_end_running", _end_whatever_it_is),
     ),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidegate.model.execution import Block
+from tidegate.model.execution import Block, Execution
 from tidegate.model.lineage import Definition
 from tidegate.model.messages import (
     Phase,
@@ -62,7 +62,7 @@ def told(message: StreamProgress) -> Stream:
 
 
 def streams_of(
-    lived: Stream, definition: Definition, block: Block, *, rows: int, failed: int
+    ended: Execution, definition: Definition, block: Block, *, rows: int, failed: int
 ) -> list[Stream]:
     """Give the four streams of a table's execution, which all lived as long as it did."""
     made = rows + failed
@@ -76,10 +76,13 @@ def streams_of(
         Phase.DATA_LOAD: (definition.table, rows, rows, 0),
     }
     return [
-        replace(
-            lived,
-            phase=phase.value,
-            name=name,
+        Stream(
+            ended.id,
+            ended.etl_worker,
+            phase.value,
+            name,
+            started_at=ended.started_at,
+            finished_at=ended.finished_at,
             total_in=taken,
             total_out=given,
             total_failed=bad,

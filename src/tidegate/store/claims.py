@@ -86,7 +86,8 @@ def _refusal(
     free = dead | {""}
     if lane[topic]["hostid"] not in free:
         return _refused_by(lane[topic])
-    others = (row for row in lane.values() if row["hostid"] not in free | {hostid})
+    welcome = free | {hostid}
+    others = (row for row in lane.values() if row["hostid"] not in welcome)
     return next((_refused_by(row) for row in others), None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
-from tidegate.errors import StoreError
+from tidegate.errors import StoreError, TidegateError
 from tidegate.model.care import Care
 from tidegate.model.execution import (
     NOTHING_TO_DO,
@@ -17,7 +17,7 @@ from tidegate.model.execution import (
     Offset,
     OffsetState,
 )
-from tidegate.model.streams import Stream, streams_of
+from tidegate.model.streams import streams_of
 from tidegate.ports import Claimed, Commit, Committed
 from tidegate.store import execution_rows, failures, journal, phases
 from tidegate.store.claims import Refusal, claim
@@ -25,13 +25,12 @@ from tidegate.store.dialect import hold
 from tidegate.store.leaders import require_term
 from tidegate.store.lineages import remove
 from tidegate.store.offset_rows import (
-    block_columns,
     claim_lost,
-    columns_of,
     declare,
     destination_of,
     mark_stale,
     mend,
+    move_on,
     owned,
     release,
     resting,
@@ -189,31 +188,32 @@ class SqlExecutions:
 
 
 def _commit(connection: Connection, commit: Commit) -> Committed:
-    held = owned(connection, commit.execution)
-    declared, offset = held.block, commit.offset
-    if declared is None or (declared.seq, declared.next) != (commit.block.seq, commit.block.next):
-        raise claim_lost(commit.execution)
-    if offset.last < held.last or offset.complete_to < held.complete_to:
-        raise StoreError(
-            f"{offset.topic} would go back from {held.last}, complete to {held.complete_to}, to"
-            f" {offset.last}, complete to {offset.complete_to}, so nothing was written; look"
-            " whether its offset was set by hand"
-        )
-    release(
-        connection, commit.execution.topic, {**columns_of(offset), **block_columns(None)}, commit.at
-    )
+    if not move_on(connection, commit.execution, commit.block, commit.offset, commit.at):
+        raise _not_moved(connection, commit)
     outcome = commit.outcome
     failed = _settle(connection, commit)
     ended = execution_rows.finish(
         connection, commit.execution, outcome.rows, outcome.note, commit.at, failed
     )
     journal.record(connection, commit)
-    lived = Stream(ended.id, ended.etl_worker, started_at=ended.started_at, finished_at=commit.at)
     streams = streams_of(
-        lived, commit.definition, commit.block, rows=outcome.rows, failed=failed[0]
+        ended, commit.definition, commit.block, rows=outcome.rows, failed=failed[0]
     )
     phases.tell(connection, streams, commit.at)
     return Committed(ended, streams)
+
+
+def _not_moved(connection: Connection, commit: Commit) -> TidegateError:
+    """Say what is in the way of a commit."""
+    held, offset = owned(connection, commit.execution), commit.offset
+    if offset.last < held.last or offset.complete_to < held.complete_to:
+        return StoreError(
+            f"{offset.topic} would go back from {held.last}, complete to {held.complete_to}, to"
+            f" {offset.last}, complete to {offset.complete_to}, so nothing was written; look"
+            " whether its offset was set by hand"
+        )
+    # Its block is another, or none any more.
+    return claim_lost(commit.execution)
 
 
 def _settle(connection: Connection, commit: Commit) -> tuple[int, bool]:

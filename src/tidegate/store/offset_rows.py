@@ -15,6 +15,7 @@ from sqlalchemy import (
     case,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -52,6 +53,15 @@ _SAME_BLOCK = and_(
 )
 _DECLARE = Statement(
     _STAMPED.where(_IS_OURS, or_(offsets.c.next_pos.is_(None), _SAME_BLOCK)).returning(offsets)
+)
+_MOVE_ON = Statement(
+    _STAMPED.where(
+        _IS_OURS,
+        _SAME_BLOCK,
+        tuple_(offsets.c.last_pos, offsets.c.last_id)
+        <= tuple_(bindparam("to_pos", type_=BigInteger), bindparam("to_id", type_=BigInteger)),
+        offsets.c.complete_to <= bindparam("to_complete"),
+    ).returning(offsets.c.topic)
 )
 _MEND = Statement(_ONE.where(offsets.c.stale == bindparam("mended")))
 _ENTER = Statement(
@@ -102,12 +112,21 @@ def declare(
 
     An open block that nothing was written of may be finished in another way, up to the same end.
     """
-    same = {"same_pos": block.next.pos, "same_id": block.next.id, "same_seq": block.seq}
-    declared = {**_ours(execution), **same, **block_columns(block), "processor": processor}
+    declared = {**_ours(execution), **_same(block), **block_columns(block), "processor": processor}
     row = _DECLARE.first(connection, {**declared, "at": at})
     if row is None:
         raise claim_lost(execution)
     return offset_of(row)
+
+
+def move_on(
+    connection: Connection, execution: Execution, block: Block, to: Offset, at: int
+) -> bool:
+    """Let a declared block end and its topic go on, never back; tell whether it was ours to do."""
+    ours = {**_ours(execution), **_same(block)}
+    ahead = {"to_pos": to.last.pos, "to_id": to.last.id, "to_complete": to.complete_to}
+    moved = {**ours, **ahead, **columns_of(to), **block_columns(None), **FREE, "at": at}
+    return _MOVE_ON.first(connection, moved) is not None
 
 
 def owned(connection: Connection, execution: Execution) -> Offset:
@@ -151,6 +170,10 @@ def mend(connection: Connection, topic: str, mended: str, at: int) -> None:
 
 def _ours(execution: Execution) -> dict[str, str]:
     return {"on_topic": execution.topic, "on_execution": execution.id}
+
+
+def _same(block: Block) -> dict[str, int]:
+    return {"same_pos": block.next.pos, "same_id": block.next.id, "same_seq": block.seq}
 
 
 def claim_lost(execution: Execution) -> ClaimLost:
