@@ -77,6 +77,8 @@ class Freed:
     """A slot has done what it was told."""
 
     instance: str
+    told: bool
+    """Its end was reported, which says as well that the slot is free."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Slot:
     execution_id: str | None = None
     seen: deque[str] = field(default_factory=lambda: deque(maxlen=100))
     """The executions that it was given last; one that is told of twice is run once."""
+    owes_word: bool = False
+    """Somebody heard that it is busy, and is to hear when it no longer is."""
 
     @property
     def state(self) -> InstanceState:
@@ -220,14 +224,18 @@ class Worker:
             case Heard():
                 self._hear(item.message, item.delivery)
             case Freed():
-                slot = self._slots[item.instance]
-                slot.execution_id = None
-                # At once: the manager need not wait for the next beat to use the slot again.
-                self._bus.publish([Heartbeat(slot.id, slot.state, self._runtime.now())])
+                self._free(self._slots[item.instance], item.told)
             case Rows():
                 self._compare(item.open)
             case Word():
                 self._stop()
+
+    def _free(self, slot: Slot, told: bool) -> None:
+        slot.execution_id = None
+        if slot.owes_word or not told or self._foreign:
+            # At once: the manager need not wait for the next beat to use the slot again.
+            slot.owes_word = False
+            self._bus.publish([Heartbeat(slot.id, slot.state, self._runtime.now())])
 
     def _hear(self, message: Message, delivery: Delivery) -> None:
         match message:
@@ -245,6 +253,7 @@ class Worker:
             return
         slot.seen.append(order.execution_id)
         if slot.execution_id or self._life.stopping:
+            slot.owes_word = True
             self._reporter.rejected(order.execution_id, slot.id)
             return
         slot.execution_id = order.execution_id
@@ -296,7 +305,13 @@ class Worker:
             return
         self._next_beat = self._runtime.monotonic() + self._pace.heartbeat / 1000
         now = self._runtime.now()
-        self._bus.publish([Heartbeat(slot.id, slot.state, now) for slot in self._slots.values()])
+        self._bus.publish([Heartbeat(id, state, now) for id, state in self._said().items()])
+
+    def _said(self) -> dict[str, InstanceState]:
+        """Give what the slots say of themselves, to be told."""
+        for slot in self._slots.values():
+            slot.owes_word = slot.owes_word or slot.execution_id is not None
+        return {slot.id: slot.state for slot in self._slots.values()}
 
     def _until_beat(self) -> float:
         left = self._next_beat - self._runtime.monotonic()
@@ -343,7 +358,7 @@ class Worker:
                     self._store.instances.set_status(me, InstanceStatus.CLOSING)
                 elif self._is_drained():
                     self._life.stop()
-                self._store.instances.beat({s.id: s.state for s in self._slots.values()}).result()
+                self._store.instances.beat(self._said()).result()
                 self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
             except StoreError as error:
                 log.warning("%s", error)
@@ -364,20 +379,22 @@ class Worker:
             order = slot.mailbox.receive(None)
             if not isinstance(order, Order):
                 return
+            told = False
             try:
-                self._execute(order)
+                told = self._execute(order)
             except StoreError as error:
                 # Not claimed, or claimed and unknown: the store tells the next who looks.
                 log.warning("%s", error)
             except Exception:
                 # A slot that ended here would be busy for ever.
                 log.exception("execution %s", order.execution_id)
-            self._mailbox.put(Freed(slot.id))
+            self._mailbox.put(Freed(slot.id, told))
 
-    def _execute(self, order: Order) -> None:
+    def _execute(self, order: Order) -> bool:
+        """Run what was ordered; tell whether its end was reported."""
         execution = self._ordered(order)
         if execution is None:
-            return
+            return False
         log.info("%s: execution %s", execution.topic, execution.id)
         try:
             ended = self._executor.execute(execution)
@@ -385,10 +402,11 @@ class Worker:
             log.info("%s", refusal)
             if self._is_known(order):
                 self._reporter.rejected(order.execution_id, order.instance)
-            return
+            return False
         log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
         if ended.state is ExecutionState.FINISHED:
             self._tidy(ended.topic)
+        return True
 
     def _ordered(self, order: Order) -> Execution | None:
         """Give the execution that was ordered; None when there is nothing to do about it."""

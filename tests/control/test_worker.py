@@ -1,0 +1,148 @@
+"""A worker's slots over a real store and bus, with a lake in which there is nothing to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from benchmarks.crew import Gear, Place
+from benchmarks.executions import prepare
+from benchmarks.idle_lake import IdleLake
+from tidegate.model.assignment import new_execution
+from tidegate.model.execution import Execution, ExecutionState, Limits, Outcome, Work
+from tidegate.model.messages import (
+    Assign,
+    Finished,
+    Heartbeat,
+    InstanceState,
+    Message,
+    Rejected,
+    parse,
+)
+from tidegate.model.pace import Pace
+from tidegate.model.position import Position
+from tidegate.ports import Inbox
+from tidegate.services.lifecycle import Lifecycle
+from tidegate.services.reporter import BusReporter
+from tidegate.services.worker import Identity, Worker
+
+SELDOM = Pace(heartbeat=600_000)
+"""After the first beat, a slot says that it is free only of its own accord."""
+
+
+class Gate(IdleLake):
+    """A lake whose loads wait for the test, where it wants them to."""
+
+    begun: Event
+    open: Event
+
+    def run(self, work: Work) -> Outcome:
+        self.begun.set()
+        assert self.open.wait(30)
+        return super().run(work)
+
+
+@dataclass
+class Crew:
+    """One worker with one slot, and what it says."""
+
+    gear: Gear
+    gate: Gate
+    inbox: Inbox
+    life: Lifecycle
+    heard: list[Message] = field(default_factory=list)
+
+    def give(self) -> Execution:
+        """Assign one more execution, as a leader does."""
+        [instance] = self.gear.store.instances.all()
+        now = self.gear.runtime.now()
+        limits = Limits(as_of=now, frontier=Position(now, 0), bound=now, complete_to=now)
+        made = new_execution(
+            self.gear.runtime.uuid(), "fact.t0", now, limits=limits, worker=instance.id
+        )
+        self.gear.store.executions.assign(made)
+        self.gear.bus.publish([Assign(instance.id, made.id, made.configuration, now)])
+        return made
+
+    def hear(self, kind: type[Message], *, of: str | None = None) -> Message:
+        """Listen until something of the kind was said, of an execution."""
+        for _ in range(30):
+            for message in self.heard:
+                if isinstance(message, kind) and of in (None, getattr(message, "execution_id", "")):
+                    return message
+            deliveries = self.inbox.receive(1)
+            self.heard += [parse(one.topic, one.body) for one in deliveries]
+            self.inbox.done(deliveries)
+        raise AssertionError(f"no {kind.__name__} among {self.heard}")
+
+    @property
+    def states(self) -> list[InstanceState]:
+        """What the slot said of itself."""
+        return [one.state for one in self.heard if isinstance(one, Heartbeat)]
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    place = Place(tmp_path)
+    prepare(place, 1)
+    gear = Gear.at(place)
+    gate = Gate(gear.runtime)
+    gate.begun, gate.open = Event(), Event()
+    gate.open.set()
+    gear = Gear(gear.store, gear.bus, gear.holders, gear.runtime, gate)
+    life, reporter = Lifecycle(), BusReporter(gear.bus, gear.runtime)
+    inbox, left = gear.bus.manager_inbox(), Event()
+    worker = Worker(
+        Identity("w", "here", 1, gear.holders.me, ("worker0",)),
+        1,
+        gear.store,
+        gear.bus,
+        gear.executor(),
+        reporter,
+        gear.runtime,
+        SELDOM,
+        life,
+        lives=lambda: True,
+        tidy=lambda _: None,
+    )
+
+    def serve() -> None:
+        worker.serve()
+        left.set()
+
+    gear.runtime.spawn("worker", serve)
+    crew = Crew(gear, gate, inbox, life)
+    crew.hear(Heartbeat)
+    yield crew
+    life.stop()
+    assert left.wait(30)
+    inbox.close()
+    gear.bus.close()
+    gear.store.close()
+
+
+def test_the_end_of_an_execution_says_that_its_slot_is_free(crew: Crew) -> None:
+    for _ in range(3):
+        made = crew.give()
+        crew.hear(Finished, of=made.id)
+    assert crew.states == [InstanceState.IDLE]
+    assert not any(isinstance(one, Rejected) for one in crew.heard)
+    ends = crew.gear.store.executions.list(state=ExecutionState.FINISHED)
+    assert len(ends) == 3
+
+
+def test_a_slot_that_refused_says_when_it_is_free(crew: Crew) -> None:
+    crew.gate.open.clear()
+    first = crew.give()
+    assert crew.gate.begun.wait(30)
+    second = crew.give()
+    crew.hear(Rejected, of=second.id)
+    crew.heard.clear()
+    crew.gate.open.set()
+    crew.hear(Finished, of=first.id)
+    crew.hear(Heartbeat)
+    assert crew.states == [InstanceState.IDLE]
