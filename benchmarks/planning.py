@@ -102,7 +102,7 @@ def _later(facts: Facts, moved: int) -> Facts:
         last = offsets[topic].last
         offsets[topic] = replace(offsets[topic], last=Position(last.pos + 1, 0), run=facts.now)
     now = facts.now + SECOND
-    looks = {table: replace(look, looked_at=now) for table, look in facts.looks.items()}
+    looks = {table: look.again(now) for table, look in facts.looks.items()}
     return replace(facts, now=now, looks=looks, offsets=offsets)
 
 

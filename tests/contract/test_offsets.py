@@ -127,7 +127,7 @@ def test_seeing_never_goes_back(store: Store) -> None:
 def test_seeing_the_same_again_writes_nothing(store: Store) -> None:
     look = Look("stage.orders", NOW, newest=Position(5, 6), version=3)
     store.offsets.see([look], NOW)
-    store.offsets.see([replace(look, looked_at=NOW + 9)], NOW + 9)
+    store.offsets.see([look.again(NOW + 9)], NOW + 9)
     assert offset(store, "stage.orders").run == NOW
 
 

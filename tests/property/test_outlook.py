@@ -155,8 +155,7 @@ def _first(draw: st.DrawFn) -> Facts:
 def _later(facts: Facts, milliseconds: int) -> Facts:
     """Let time pass, with a look at everything that finds nothing new."""
     looks = {
-        table: replace(look, looked_at=look.looked_at + milliseconds)
-        for table, look in facts.looks.items()
+        table: look.again(look.looked_at + milliseconds) for table, look in facts.looks.items()
     }
     return replace(facts, now=facts.now + milliseconds, looks=looks)
 

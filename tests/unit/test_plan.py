@@ -36,7 +36,7 @@ def source(table: str, delay: int | None = None) -> Definition:
 
 def seen(table: str, newest: int | None = None, **more: object) -> Look:
     at = None if newest is None else Position(newest, 5)
-    return replace(Look(table, NOW, newest=at), **more)  # type: ignore[arg-type]
+    return Look(table, NOW, newest=at)._replace(**more)  # type: ignore[arg-type]
 
 
 def offset(topic: str = TOPIC, last: int = 0, **more: object) -> Offset:

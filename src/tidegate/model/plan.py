@@ -28,9 +28,8 @@ from tidegate.model.position import GREATEST, START, Position, before, rfc3339
 LONGEST_BACKOFF = 5 * MINUTE
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen of a table in the lake at one time."""
+class Look(NamedTuple):
+    """What was seen of a table in the lake at one time; a tuple, as thousands a second are made."""
 
     table: str
     looked_at: int
@@ -48,18 +47,8 @@ class Look:
     """Why it cannot be read, although it is there."""
 
     def again(self, at: int) -> Look:
-        """Give the same as seen at another time; written out, since thousands a second are."""
-        return Look(
-            self.table,
-            at,
-            self.exists,
-            self.positioned,
-            self.newest,
-            self.unread,
-            self.version,
-            self.data_version,
-            self.trouble,
-        )
+        """Give the same as seen at another time."""
+        return Look(self.table, at, *self[2:])
 
 
 @dataclass(frozen=True, slots=True)
