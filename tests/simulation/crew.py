@@ -97,6 +97,7 @@ class Harbour:
     operator: SqlStore
     """The store, for people and checks: it never fails them."""
     members: dict[str, Member] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
     _numbers: int = 0
 
     def start(self, role: str, slots: int) -> Member:
@@ -125,7 +126,14 @@ class Harbour:
         self._numbers += 1
         name = f"{role}{self._numbers}"
         self.tell(f"{name} starts")
-        return Process(name, self._numbers, self.heap, self.chance, self.tell)
+        process = Process(name, self._numbers, self.heap, self.chance, self.tell)
+        self.processes.append(process)
+        return process
+
+    def clear(self) -> None:
+        """End whatever still runs: nothing else lets go of what a suspended thread holds."""
+        for process in self.processes:
+            process.kill()
 
     def _serve(self, member: Member, worker: Worker) -> None:
         worker.serve()

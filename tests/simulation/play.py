@@ -118,8 +118,7 @@ class _Play:
             end = BEGIN + TROUBLE + CALM + LEFT_OVER
             while self._heap.now < end and self._witness.satisfied and not self._is_done():
                 self._go_until(self._heap.now + LOOK_EVERY)
-            for member in list(self._harbour.members.values()):
-                member.kill()
+            self._harbour.clear()
         broken = self._witness.broken
         if broken is None and not self._is_done():
             broken = f"I8: {'; '.join(self._witness.unfinished())}"
