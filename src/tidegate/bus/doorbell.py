@@ -23,6 +23,8 @@ from tidegate.errors import BusError
 
 LONGEST_PATH = 100
 """Unix sockets take paths of 107 bytes, of 103 on some systems."""
+NAME_BYTES = 6
+"""Chance in a socket's name, two letters each."""
 _LOOK = b""
 """Something was put into the table."""
 _WAKE = b"w"
@@ -45,7 +47,7 @@ class Doorbell:
 
     def ear(self, room: Room) -> Ear:
         """Take a place among those who are rung for."""
-        return Ear(self._folder / f"{room}{secrets.token_hex(6)}")
+        return Ear(self._folder / f"{room}{secrets.token_hex(NAME_BYTES)}")
 
     def look(self, rooms: Collection[Room]) -> None:
         """Tell those who wait in some rooms to look into the table."""
@@ -131,7 +133,8 @@ def _private_folder(name: str) -> Path:
     places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
     for place in (Path(place) for place in places if place and Path(place).is_dir()):
         folder = place / own
-        if len(os.fsencode(folder)) + len("/") + 13 <= LONGEST_PATH:
+        longest = folder / f"{Room.WORKERS}{'0' * 2 * NAME_BYTES}"
+        if len(os.fsencode(longest)) <= LONGEST_PATH:
             for made in (folder.parent, folder):
                 _make_private(made)
             return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -10,21 +9,16 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
+from tidegate.engine.logend import LogEnd
+
 MOST_KEPT = 32
 """Tables that a thread keeps open; of ten thousand files, each takes some megabytes."""
-
-_Identity = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class _Kept:
     table: DeltaTable
-    newest: str
-    """The entry of the log that was the newest one."""
-    identity: _Identity
-    """What tells it from one of the same name, in a table that was put in its place."""
-    next: str
-    """The entry that will follow it."""
+    end: LogEnd
 
 
 class Handles:
@@ -42,9 +36,9 @@ class Handles:
         mine = self._mine()
         # Out of there while it is looked at: what fails to be read on is not kept.
         kept = mine.pop(path, None)
-        if kept is None or _identity(kept.newest) != kept.identity:
+        if kept is None or not kept.end.stands:
             table = DeltaTable(path, storage_options=self._options)
-        elif os.access(kept.next, os.F_OK):
+        elif kept.end.has_grown:
             table = kept.table
             table.update_incremental()
         else:
@@ -54,12 +48,11 @@ class Handles:
         return table
 
     def _keep(self, path: str, table: DeltaTable) -> None:
-        newest, next = (f"{path}/_delta_log/{table.version() + n:020d}.json" for n in (0, 1))
-        identity = _identity(newest)
-        if identity is None:
+        end = LogEnd.of(path, table.version())
+        if end is None:
             return
         mine = self._mine()
-        mine[path] = _Kept(table, newest, identity, next)
+        mine[path] = _Kept(table, end)
         if len(mine) > MOST_KEPT:
             mine.popitem(last=False)
 
@@ -68,11 +61,3 @@ class Handles:
             self._threads.kept = OrderedDict[str, _Kept]()
         kept: OrderedDict[str, _Kept] = self._threads.kept
         return kept
-
-
-def _identity(entry: str) -> _Identity | None:
-    try:
-        found = os.stat(entry)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

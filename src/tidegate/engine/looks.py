@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from tidegate.engine.handles import Handles
+from tidegate.engine.logend import LogEnd
 from tidegate.errors import LakeError
 from tidegate.model.blocks import FileStatistics, unknown
 from tidegate.model.lineage import Definition
@@ -49,13 +49,10 @@ class PositionColumns:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last look at a table: good for as long as its log has not grown, nor been cut."""
+    """The last look at a table: good for as long as its log ends where it did."""
 
     look: Look
-    newest: str
-    """The entry of the log that was its newest."""
-    next: str
-    """The one that will follow it."""
+    end: LogEnd
 
 
 class Tables:
@@ -112,15 +109,14 @@ class Tables:
         at = self._now()
         key = (table, pos, id, data_version)
         seen = self._seen.pop(key, None)
-        # Not by pathlib: a manager asks this of every landed table, again and again.
-        if seen and not os.access(seen.next, os.F_OK) and os.access(seen.newest, os.F_OK):
+        if seen and not seen.end.has_grown and seen.end.stands:
             self._seen[key] = seen
             return seen.look.again(at)
         look = self._read(table, pos, id, at, data_version=data_version)
         path = self.path(table)
-        if "://" not in path and look.version >= 0:
-            entries = (f"{path}/_delta_log/{look.version + n:020d}.json" for n in (0, 1))
-            self._seen[key] = _Seen(look, *entries)
+        end = LogEnd.of(path, look.version) if "://" not in path else None
+        if end is not None:
+            self._seen[key] = _Seen(look, end)
         return look
 
     def _read(self, table: str, pos: str, id: str, at: int, *, data_version: bool) -> Look:
