@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tidegate.model.blocks import Found
 from tidegate.model.execution import Outcome, Work
+from tidegate.model.facts import Ahead, Look
 from tidegate.model.lineage import Definition
-from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import Position
 from tidegate.ports import Recorded, Runtime
 

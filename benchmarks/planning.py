@@ -17,9 +17,10 @@ from tidegate.cli.output import print_table
 from tidegate.engine.lake import DeltaLake
 from tidegate.model.duration import HOUR, SECOND
 from tidegate.model.execution import Offset
+from tidegate.model.facts import Ahead, Facts, Look
 from tidegate.model.lineage import Definition, Processor, order
 from tidegate.model.outlook import Net, look_ahead
-from tidegate.model.plan import Ahead, Facts, Look, make_plan
+from tidegate.model.plan import make_plan
 from tidegate.model.position import START, Position
 
 _FILES_A_COMMIT = 500

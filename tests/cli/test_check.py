@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import LINEAGE, Cli, Shop
 from tests.projects import orders
-from tidegate.model.plan import Look
+from tidegate.model.facts import Look
 
 
 @pytest.mark.usefixtures("landed")

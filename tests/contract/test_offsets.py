@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.errors import MutexError, UnknownName, WrongUse
 from tidegate.model.execution import ExecutionState, Offset, OffsetState
-from tidegate.model.plan import Look
+from tidegate.model.facts import Look
 from tidegate.model.position import GREATEST, START, Position
 from tidegate.ports import Store
 

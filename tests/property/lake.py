@@ -15,8 +15,8 @@ from tidegate.errors import TopicStopped
 from tidegate.model.blocks import Cut, FileStatistics, Found, find_block, unknown
 from tidegate.model.care import Care, Chores
 from tidegate.model.execution import Block, Execution, Measures, Offset, Outcome, Work
+from tidegate.model.facts import Ahead, Look
 from tidegate.model.lineage import Definition, Processor
-from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import GREATEST, Position, before
 from tidegate.ports import Mailbox, Recorded
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.model.execution import Block, Offset, OffsetState
+from tidegate.model.facts import Ahead, Facts, Look
 from tidegate.model.lineage import Processor
 from tidegate.model.outlook import Net, Outlook, look_ahead
-from tidegate.model.plan import Ahead, Facts, Look, make_plan
+from tidegate.model.plan import make_plan
 from tidegate.model.position import START, Position
 
 from .profile import examples

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.model.execution import Offset
+from tidegate.model.facts import Facts
 from tidegate.model.lineage import Definition, Processor
-from tidegate.model.plan import Facts, Plan, make_plan
+from tidegate.model.plan import Plan, make_plan
 from tidegate.model.position import START, Position
 
 from .lake import ModelLake, Row, Table, World

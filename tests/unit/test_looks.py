@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tidegate.engine.looks import Tables
-from tidegate.model.plan import Look
+from tidegate.model.facts import Look
 from tidegate.model.position import Position
 
 NOW = 1_700_000_000_000

@@ -9,10 +9,12 @@ from random import Random
 
 import pytest
 
+from tidegate.model.blocked import backoff
 from tidegate.model.duration import HOUR, MINUTE, SECOND
 from tidegate.model.execution import Block, Offset, OffsetState
+from tidegate.model.facts import Ahead, Facts, Look
 from tidegate.model.lineage import Definition, Processor
-from tidegate.model.plan import Ahead, Facts, Look, Plan, Verdict, backoff, make_plan
+from tidegate.model.plan import Plan, Verdict, make_plan
 from tidegate.model.position import START, Position, before
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20.000Z

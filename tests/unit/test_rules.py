@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LakeError, Problem
-from tidegate.model.plan import Look
+from tidegate.model.facts import Look
 from tidegate.project import Project, load_project
 from tidegate.project.rules import lake_problems
 

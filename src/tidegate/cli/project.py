@@ -15,8 +15,8 @@ from tidegate.cli.output import Json, print_json
 if TYPE_CHECKING:
     from tidegate.engine.looks import Tables
     from tidegate.errors import Problem
+    from tidegate.model.facts import Look
     from tidegate.model.lineage import Changes, Definition
-    from tidegate.model.plan import Look
     from tidegate.ports import Store
     from tidegate.project import Project
     from tidegate.wiring import Parts
@@ -125,7 +125,7 @@ def _in_lake(project: Project) -> list[Problem]:
 def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Look:
     """See whether a table is there and can be read by position, without its statistics."""
     from tidegate.engine.looks import position_columns
-    from tidegate.model.plan import Look
+    from tidegate.model.facts import Look
 
     found = tables.open(table)
     if found is None:

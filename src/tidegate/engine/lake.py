@@ -12,8 +12,8 @@ from tidegate.engine.looks import PositionColumns, Tables
 from tidegate.engine.session import SparkHost
 from tidegate.errors import LakeError
 from tidegate.model.blocks import Cut, Found, find_block
+from tidegate.model.facts import Ahead, Look
 from tidegate.model.lineage import Definition
-from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import Position, before
 from tidegate.ports import Recorded
 

@@ -21,8 +21,8 @@ from tidegate.engine.handles import Handles
 from tidegate.engine.logend import LogEnd
 from tidegate.errors import LakeError
 from tidegate.model.blocks import FileStatistics, unknown
+from tidegate.model.facts import Ahead, Look
 from tidegate.model.lineage import Definition
-from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import START, Position
 from tidegate.model.rebuild import is_shadow
 from tidegate.ports import Recorded

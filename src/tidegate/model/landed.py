@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.model.execution import Offset, OffsetState
-from tidegate.model.plan import Look
+from tidegate.model.facts import Look
 from tidegate.model.position import START
 
 _SOURCE = "source"

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidegate.model.facts import Facts, Look
 from tidegate.model.lineage import Definition, Processor, order
-from tidegate.model.plan import Facts, Look, Verdict, make_plan
+from tidegate.model.plan import Verdict, make_plan
 from tidegate.model.position import GREATEST
 
 

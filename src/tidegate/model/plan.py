@@ -16,76 +16,16 @@ A row of b is eligible for t when last < (pos, id) ≤ F(b) and pos < bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
-from tidegate.model.duration import MINUTE, SECOND, format_duration
+from tidegate.model.blocked import Told, blocked
+from tidegate.model.duration import format_duration
 from tidegate.model.execution import Limits, Offset, OffsetState
+from tidegate.model.facts import Ahead, Facts
 from tidegate.model.lineage import Definition, Processor, order
 from tidegate.model.position import GREATEST, START, Position, before, rfc3339
-
-LONGEST_BACKOFF = 5 * MINUTE
-
-
-class Look(NamedTuple):
-    """What was seen of a table in the lake at one time; a tuple, as thousands a second are made."""
-
-    table: str
-    looked_at: int
-    exists: bool = True
-    positioned: bool = True
-    """It has the columns that carry a position."""
-    newest: Position | None = None
-    """Its greatest position; None when it holds no row."""
-    unread: int = 0
-    """Rows without pos or id: nobody can tell where they belong."""
-    version: int = -1
-    data_version: int = -1
-    """The last version that brought other data: compaction and the like left out."""
-    trouble: str = ""
-    """Why it cannot be read, although it is there."""
-
-    def again(self, at: int) -> Look:
-        """Give the same as seen at another time."""
-        return Look(self.table, at, *self[2:])
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What lies in the base table beyond a topic's last position."""
-
-    first: int | None
-    """The pos of the first such row; None when there is none."""
-    rows: int = 0
-    """About how many there are, by the files' statistics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything that a plan looks at."""
-
-    definitions: Mapping[str, Definition]
-    offsets: Mapping[str, Offset]
-    looks: Mapping[str, Look]
-    """Of landed tables, and of what Reloads read."""
-    now: int
-    ahead: Mapping[str, Ahead] = field(default_factory=dict)
-    """By topic; one that is missing may have eligible rows."""
-    waiting: frozenset[str] = frozenset()
-    """The topics with rows that failed and wait to be tried again."""
-    live_holders: frozenset[str] = frozenset()
-    """The hostids whose processes still live."""
-    versions: Mapping[str, int] = field(default_factory=dict)
-    """The applied definition's version, by topic."""
-    eager: bool = False
-    """Asked for by a person: neither `repeat` nor the wait after a failure counts."""
-    asked: frozenset[str] = frozenset()
-    """The topics for which a person has asked so since they last ran."""
-    paused: Mapping[str, str] = field(default_factory=dict)
-    """The topics that a person has paused, with who and why."""
-    ordered: Sequence[Definition] = ()
-    """The definitions, each behind those it waits for; found out where it is not given."""
 
 
 class TableState(NamedTuple):
@@ -101,13 +41,6 @@ class TableState(NamedTuple):
     """The topic with the least C, where topics build the table."""
     trouble: str = ""
     """Why it cannot be read; whoever needs it waits, and nobody else."""
-
-
-Told = str | tuple[Callable[..., str], *tuple[object, ...]]
-"""A sentence, or what it is made of: few of a plan's sentences are ever read."""
-
-
-_UNBLOCKED: tuple[Told, int] = "", GREATEST
 
 
 class Verdict(NamedTuple):
@@ -250,9 +183,9 @@ def _verdict(
         case _:
             assert_never(definition.processor)
     if verdict.due or verdict.broken or _stays(offset, facts):
-        blocked, until = _blocked(definition, offset, lane, facts)
-        if blocked:
-            return Verdict(offset.topic, False, blocked, verdict.complete_to, not_before=until)
+        told, until = blocked(definition, offset, lane, facts)
+        if told:
+            return Verdict(offset.topic, False, told, verdict.complete_to, not_before=until)
     return verdict
 
 
@@ -260,63 +193,6 @@ def _stays(offset: Offset, facts: Facts) -> bool:
     """Tell whether the topic is stopped or held, so that its state is the answer to `why`."""
     held = bool(offset.hostid) and offset.hostid in facts.live_holders
     return held or offset.state is OffsetState.STOPPED or offset.topic in facts.paused
-
-
-def _blocked(
-    definition: Definition, offset: Offset, lane: Offset | None, facts: Facts
-) -> tuple[Told, int]:
-    """Say what keeps the topic from running at all, whatever its data, and until when.
-
-    Empty if nothing does.
-    """
-    if offset.topic in facts.paused:
-        by = facts.paused[offset.topic]
-        return f"paused {by}; `tidegate resume {offset.topic}` ends that", GREATEST
-    if offset.state is OffsetState.STOPPED:
-        mend = f"mend it, then `tidegate resume {offset.topic}`"
-        return f"stopped: {offset.reason}; {mend}", GREATEST
-    if offset.hostid and offset.hostid in facts.live_holders:
-        return f"held {_holder(offset)}", GREATEST
-    if lane is not None:
-        why = f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
-        return why, GREATEST
-    if facts.eager or offset.topic in facts.asked or offset.run is None:
-        return _UNBLOCKED
-    repeat = definition.repeat_or_default
-    if offset.failures:
-        wait = backoff(offset.failures, repeat)
-        again = offset.run + wait
-        rests = _rests(offset.run, wait, facts.now)
-        return ((_failed, offset, again), again) if rests else _UNBLOCKED
-    # A holder that died has moved `run` by its claim, and nothing else: what it began is not done.
-    begun = offset.full or offset.block is not None or offset.hostid
-    due_at, rests = offset.run + repeat, _rests(offset.run, repeat, facts.now) and not begun
-    return ((_resting, definition, due_at), due_at) if rests else _UNBLOCKED
-
-
-def _rests(run: int, wait: int, now: int) -> bool:
-    """Tell whether a topic that ran then has to wait; not by a clock that is far ahead of ours."""
-    return now - wait < run <= now + wait
-
-
-def _failed(offset: Offset, again: int) -> str:
-    times = "once" if offset.failures == 1 else f"{offset.failures} times"
-    return f"failed {times} ({offset.reason}); tried again at {rfc3339(again)}"
-
-
-def _resting(definition: Definition, due_at: int) -> str:
-    default = ", the default" if definition.repeat is None else ""
-    every = format_duration(definition.repeat_or_default)
-    return f"runs again at {rfc3339(due_at)} (repeat is {every}{default})"
-
-
-def _holder(offset: Offset) -> str:
-    return f"by {offset.hostid} since {rfc3339(offset.claimed_at or 0)}"
-
-
-def backoff(failures: int, repeat: int) -> int:
-    """Give the wait after so many failures in a row: 1 s, 2 s, 4 s … at most five minutes."""
-    return min(SECOND << min(failures - 1, 20), max(repeat, SECOND), LONGEST_BACKOFF)
 
 
 def _missing(

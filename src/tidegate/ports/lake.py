@@ -14,8 +14,8 @@ from tidegate.model.execution import (
     Outcome,
     Work,
 )
+from tidegate.model.facts import Ahead, Look
 from tidegate.model.lineage import Definition
-from tidegate.model.plan import Ahead, Look
 from tidegate.model.position import Position
 from tidegate.model.streams import Stream
 

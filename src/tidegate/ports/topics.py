@@ -15,9 +15,9 @@ from tidegate.model.execution import (
     Offset,
     Outcome,
 )
+from tidegate.model.facts import Look
 from tidegate.model.failed import FailedRow, FailedState
 from tidegate.model.lineage import Definition
-from tidegate.model.plan import Look
 from tidegate.model.streams import Stream
 
 

@@ -14,8 +14,8 @@ from sqlglot import TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
 from tidegate.errors import LakeError, Problem
+from tidegate.model.facts import Look
 from tidegate.model.lineage import Definition, Processor, circles
-from tidegate.model.plan import Look
 from tidegate.model.statements import statements
 from tidegate.model.viewrules import step_findings
 from tidegate.model.viewtext import (

@@ -17,13 +17,14 @@ from tidegate.crashpoint import crashpoint
 from tidegate.errors import LakeError
 from tidegate.model.assignment import Assigned, Due, assign, new_execution
 from tidegate.model.execution import Execution, Offset
+from tidegate.model.facts import Facts
 from tidegate.model.instance import EXTERNAL, TABLE, Instance
 from tidegate.model.leadership import Lease
 from tidegate.model.lineage import Definition, TopicName
 from tidegate.model.messages import Assign
 from tidegate.model.outlook import Outlook
 from tidegate.model.pace import Pace
-from tidegate.model.plan import Facts, Verdict
+from tidegate.model.plan import Verdict
 from tidegate.ports import Bus, Delivery, Holders, Inbox, Looks, Runtime, Store
 from tidegate.services.assigning import goes_on_from
 from tidegate.services.elector import Elector

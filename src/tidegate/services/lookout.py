@@ -10,11 +10,12 @@ from typing import Any
 
 from tidegate.errors import LakeError
 from tidegate.model.execution import Offset
+from tidegate.model.facts import Ahead, Facts, Look
 from tidegate.model.failed import FailedState
 from tidegate.model.landed import after_look
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.outlook import Net, Outlook, look_ahead
-from tidegate.model.plan import Ahead, Facts, Look, Plan, make_plan
+from tidegate.model.plan import Plan, make_plan
 from tidegate.model.position import START, Position, rfc3339
 from tidegate.ports import Applied, Holders, Looks, Runtime, Store, Wish
 from tidegate.services.following import Following

@@ -10,8 +10,8 @@ from sqlalchemy import BigInteger, Connection, bindparam, literal, select, tuple
 
 from tidegate.errors import MutexError, UnknownName, WrongUse
 from tidegate.model.execution import Offset, OffsetState
+from tidegate.model.facts import Look
 from tidegate.model.landed import after_look
-from tidegate.model.plan import Look
 from tidegate.model.position import rfc3339
 from tidegate.store.dialect import insert_into
 from tidegate.store.execution_rows import lose
