@@ -195,9 +195,20 @@ class TestWork:
         assert store.executions.ask_to_cancel("e-1", NOW + 3)
         (open,) = store.executions.open(["i-1"])
         assert open.cancel_requested_at == NOW + 3
-        store.executions.lose({"e-1": "cancelled"}, term, NOW)
+        store.executions.lose({"e-1": "cancelled"}, frozenset(), term, NOW)
         assert not store.executions.ask_to_cancel("e-1", NOW + 4)
         assert not store.executions.open()
+
+    @pytest.mark.parametrize(("ended", "holder"), [({"h"}, ""), ({"other"}, "h")])
+    def test_what_a_process_that_ended_held_is_free_with_the_loss(
+        self, store: Store, term: int, ended: set[str], holder: str
+    ) -> None:
+        made = given(store, term)
+        store.executions.claim(made, "h", NOBODY, NOW)
+        store.executions.declare(made, block(), "Step", NOW)
+        store.executions.lose({"e-1": "gone"}, frozenset(ended), term, NOW)
+        assert state_of(store, "e-1") is ExecutionState.LOST
+        assert (offset(store).hostid, offset(store).block) == (holder, block())
 
 
 class TestForeign:
@@ -227,7 +238,7 @@ class TestForeign:
         told = replace(waiting, etl_worker="f-1", term=term)
         store.executions.hand_out([told], term)
         if end == "lost":
-            store.executions.lose({self.ID: "silent"}, term, NOW)
+            store.executions.lose({self.ID: "silent"}, frozenset(), term, NOW)
         else:
             refused = replace(told, state=ExecutionState.REJECTED, finished_at=NOW)
             store.executions.follow([(told, refused)], term, NOW)
@@ -240,7 +251,7 @@ class TestForeign:
         self, store: Store, term: int, waiting: Execution
     ) -> None:
         store.executions.ask_to_cancel(waiting.id, NOW)
-        store.executions.lose({waiting.id: "cancelled by hand"}, term, NOW)
+        store.executions.lose({waiting.id: "cancelled by hand"}, frozenset(), term, NOW)
         assert not store.executions.open()
 
     def test_what_was_told_over_an_older_state_is_left(

@@ -89,7 +89,7 @@ class TestTerm:
     def test_it_takes_nothing_away(self, store: Store, over: int) -> None:
         store.executions.assign_all([made("e-1", 2)], 2)
         with pytest.raises(Deposed):
-            store.executions.lose({"e-1": "gone"}, over, NOW)
+            store.executions.lose({"e-1": "gone"}, frozenset(), over, NOW)
         with pytest.raises(Deposed):
             store.instances.bury(["w-1"], frozenset(), "dead", over)
         kept = store.executions.get("e-1")

@@ -170,8 +170,11 @@ class Executions(Protocol):
     def hand_back(self, execution: Execution, why: str, at: int) -> None:
         """End an execution that its instance gives up: lost, the block open, the mutex free."""
 
-    def lose(self, lost: Mapping[str, str], term: int, at: int) -> None:
-        """End open executions, each with its reason; raises Deposed."""
+    def lose(self, lost: Mapping[str, str], ended: frozenset[str], term: int, at: int) -> None:
+        """End open executions, each with its reason; raises Deposed.
+
+        What processes that have ended held is freed: nobody else may ever ask for it.
+        """
 
     def follow(self, told: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
         """Write what a foreign worker told, from what was read to what it becomes; else leave it.

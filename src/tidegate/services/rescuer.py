@@ -74,9 +74,12 @@ class Rescuer:
             silence = self._pace.dead_after / 1000
             self._bury(silent, f"lost: its worker was not heard for {silence:g} s", lease.term)
         open = self._store.executions.open()
-        lost = self._undone(open, instances, lease.now) | self._orphaned(open, instances)
+        orphans = self._orphaned(open, instances)
+        lost = self._undone(open, instances, lease.now)
+        lost |= dict.fromkeys(orphans, "lost: its process is gone")
         if lost:
-            self._store.executions.lose(lost, lease.term, self._runtime.now())
+            ended = frozenset(orphans.values())
+            self._store.executions.lose(lost, ended, lease.term, self._runtime.now())
             # A foreign one that was lost has a successor now.
             open = self._store.executions.open()
         return Fleet(self.instances() if gone or silent or lost else instances, open)
@@ -129,15 +132,18 @@ class Rescuer:
     def _orphaned(
         self, open: Sequence[Execution], instances: Mapping[str, Instance]
     ) -> dict[str, str]:
-        """Find what nobody runs any more: by hand, or by a worker that left while it began."""
-        lost: dict[str, str] = {}
+        """Find what nobody runs any more: by hand, or by a worker that left while it began.
+
+        Give the process that ran each.
+        """
+        orphans: dict[str, str] = {}
         for execution in open:
             worker = instances.get(execution.etl_worker)
             # A run by hand is no instance: its executions name the process itself.
             process = worker.process if worker else execution.etl_worker
             if process and not self._holders.lives(process):
-                lost[execution.id] = "lost: its process is gone"
-        return lost
+                orphans[execution.id] = process
+        return orphans
 
     def _contradicts(self, execution: Execution) -> bool:
         worker = execution.etl_worker

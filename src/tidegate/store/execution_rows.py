@@ -220,10 +220,26 @@ def lose_all_of(
     )
     lost = [execution_of(row) for row in connection.execute(mine).mappings().all()]
     for execution in lost:
-        # Locks are taken in one order: the topic's row before the execution's.
-        free_of_the_dead(connection, execution, ended, at)
-        lose(connection, execution.id, why, why, at)
+        _take_away(connection, execution, ended, why, at)
     return lost
+
+
+def lose_some(
+    connection: Connection, lost: Mapping[str, str], ended: frozenset[str], at: int
+) -> None:
+    """Take executions away, each for its reason; free the mutexes of holders that are gone."""
+    named = select(etl_executions).where(_COLUMNS.id.in_(lost))
+    for row in connection.execute(named).mappings().all():
+        execution = execution_of(row)
+        _take_away(connection, execution, ended, lost[execution.id], at)
+
+
+def _take_away(
+    connection: Connection, execution: Execution, ended: frozenset[str], why: str, at: int
+) -> None:
+    # Locks are taken in one order: the topic's row before the execution's.
+    free_of_the_dead(connection, execution, ended, at)
+    lose(connection, execution.id, why, why, at)
 
 
 def lose_unclaimed(connection: Connection, claiming: Execution, at: int) -> None:

@@ -126,11 +126,10 @@ class SqlExecutions:
 
         self._writer.write(write)
 
-    def lose(self, lost: Mapping[str, str], term: int, at: int) -> None:
+    def lose(self, lost: Mapping[str, str], ended: frozenset[str], term: int, at: int) -> None:
         def write(connection: Connection) -> None:
             require_term(connection, term)
-            for execution_id, why in lost.items():
-                execution_rows.lose(connection, execution_id, why, why, at)
+            execution_rows.lose_some(connection, lost, ended, at)
 
         if lost:
             self._writer.write(write)
