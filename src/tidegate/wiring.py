@@ -120,7 +120,7 @@ class Parts:
             self.runtime,
             reporter,
             self.pace.pause_after,
-            spark.lives,
+            spark.works,
         )
 
     def shadows(self, spark: SparkHost) -> Shadows:

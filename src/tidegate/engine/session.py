@@ -12,6 +12,7 @@ from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from weakref import WeakSet
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -59,6 +60,8 @@ class SparkHost:
         self._sessions: dict[str, list[SparkSession]] = {}
         """Of the executions that go on."""
         self._process: Popen[bytes] | None = None
+        self._stopped = False
+        """Its context was seen to have stopped by itself: a thread of Spark's ran out of memory."""
         self._lock = threading.Lock()
 
     @property
@@ -100,8 +103,21 @@ class SparkHost:
             self._sessions.pop(execution, None)
 
     def lives(self) -> bool:
-        """Tell whether the JVM that was started is still there; one that was not yet, counts."""
-        return self._process is None or self._process.poll() is None
+        """Tell whether the Spark that was started is still there; one that was not yet, counts.
+
+        At once, also while the JVM hangs: that its context has stopped is known once `works` asked.
+        """
+        return not self._stopped and (self._process is None or self._process.poll() is None)
+
+    def works(self) -> bool:
+        """Ask Spark whether it can still be used: its context may have stopped in a living JVM."""
+        if self.lives() and self._root is not None and not self.connect:
+            try:
+                self._stopped = self._root.sparkContext._jsc.sc().isStopped()
+            except (Py4JError, OSError):
+                # Whoever asks has just seen it fail, and it does not answer.
+                self._stopped = True
+        return self.lives()
 
     def stop(self) -> None:
         """End Spark; safe to call twice."""
@@ -183,6 +199,8 @@ class SparkHost:
             "spark.sql.warehouse.dir": str(self._scratch / "warehouse"),
             # With the default of 50 the same small append takes seconds.
             "spark.databricks.delta.snapshotPartitions": "1",
+            # Else every column that we name costs milliseconds, to say where in our code it was.
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }

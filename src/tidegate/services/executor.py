@@ -92,7 +92,7 @@ class Executor:
         self._reporter = reporter
         self._pause_after = pause_after
         self._lives = lives
-        """Whether Spark's process is still there."""
+        """Whether Spark is still there; asked when something has failed."""
         self._interrupted: dict[str, Interruption] = {}
 
     @property
@@ -435,7 +435,7 @@ class Executor:
     def _fail(self, execution: Execution, held: Offset, error: Exception, reason: str) -> None:
         at, interruption = self._runtime.now(), self._interrupted.get(execution.id)
         if interruption is None and not self._lives():
-            interruption = Interruption("lost: Spark's process is gone")
+            interruption = Interruption("lost: Spark is gone")
         if interruption is not None and not interruption.failure:
             self._hand_back(execution, interruption.why)
             return

@@ -292,7 +292,7 @@ class Worker:
 
     def _has_left(self) -> bool:
         if not self._lives():
-            log.error("Spark's process is gone: this worker ends, another takes its work up")
+            log.error("Spark is gone: this worker ends, another takes its work up")
             return True
         if self._drained_by is None:
             return False
