@@ -77,16 +77,17 @@ def in_order(definition: Definition, rows: DataFrame) -> DataFrame:
     if definition.processor is Processor.RELOAD:
         return rows
     position = (definition.pos.lower(), definition.id.lower())
-    names = {name.lower(): name for name in rows.columns}
+    given = rows.columns
+    names = {name.lower(): name for name in given}
     missing = [name for name in position if name not in names]
     if missing:
         raise FlowFailed(
             f"its view does not give the column {missing[0]}; select the base row's"
             f" {definition.base_pos} and {definition.base_id}"
         )
-    rest = [name for name in rows.columns if name.lower() not in position]
+    rest = [name for name in given if name.lower() not in position]
     ordered = [*(names[name] for name in position), *rest]
-    return rows.select(*(F.col(f"`{name}`") for name in ordered))
+    return rows.select([f"`{name}`" for name in ordered])
 
 
 def _column(definition: Definition, field: StructField) -> str:
