@@ -28,14 +28,11 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """Of pairs, one right after the other: the machine changes more than either side does."""
-        pairs = zip(self.ours.clock, self.bare.clock, strict=True)
-        return statistics.median(mine / plain for mine, plain in pairs)
+        return _ratio(self.bare.clock, self.ours.clock)
 
     @property
     def difference(self) -> float:
-        pairs = zip(self.ours.clock, self.bare.clock, strict=True)
-        return statistics.median(mine - plain for mine, plain in pairs)
+        return _apart(self.bare.clock, self.ours.clock)
 
     def lines(self, rows: int) -> list[tuple[object, ...]]:
         return [
@@ -46,11 +43,20 @@ class Times:
     def _line(
         self, rows: int, measured: str, bare: list[float], ours: list[float]
     ) -> tuple[object, ...]:
-        pairs = list(zip(ours, bare, strict=True))
-        apart = statistics.median(mine - plain for mine, plain in pairs)
-        ratio = statistics.median(mine / plain for mine, plain in pairs)
         plain, mine = statistics.median(bare), statistics.median(ours)
-        return rows, len(bare), measured, plain, mine, ratio, apart
+        compared = (_ratio(bare, ours), _apart(bare, ours))
+        return rows, len(bare), measured, plain, mine, *compared
+
+
+# Of pairs, one right after the other: the machine changes more than either side does.
+
+
+def _ratio(bare: list[float], ours: list[float]) -> float:
+    return statistics.median(mine / plain for mine, plain in zip(ours, bare, strict=True))
+
+
+def _apart(bare: list[float], ours: list[float]) -> float:
+    return statistics.median(mine - plain for mine, plain in zip(ours, bare, strict=True))
 
 
 class Bench:
