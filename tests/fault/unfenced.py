@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from tidegate.cli import main
 from tidegate.engine import load, looks, step
+from tidegate.engine.commits import commits, our_metadata
 from tidegate.model.lineage import Definition
 from tidegate.model.position import Position
 from tidegate.ports import Recorded
@@ -23,8 +24,8 @@ def _never(*_: Any) -> bool:
 def _by_metadata(tables: looks.Tables, definition: Definition) -> Recorded:
     """Tell what was written last, without Delta's help against a repeat."""
     found = tables.open(definition.table)
-    for commit in looks._commits(found) if found else ():
-        written = looks._our_metadata(commit)
+    for commit in commits(found) if found else ():
+        written = our_metadata(commit)
         if written.get("topic") == definition.topic:
             return Recorded(
                 written["seq"],

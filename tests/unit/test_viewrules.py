@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.model.viewrules import Finding, step_findings
+from tidegate.model.viewreading import Finding
+from tidegate.model.viewrules import step_findings
 from tidegate.model.viewtext import ViewCycleError, read_view
 
 BLOCK = "FROM stage.orders o WHERE block(o.pos, o.id)"

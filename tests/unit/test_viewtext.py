@@ -7,18 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.model.lineage import Shard
-from tidegate.model.viewtext import (
-    ViewCycleError,
-    ViewSyntaxError,
-    ViewText,
-    dealt,
-    pinned,
-    reachable,
-    read_view,
-    redirected,
-    tables_read,
-    typed,
-)
+from tidegate.model.viewedit import dealt, pinned, redirected, typed
+from tidegate.model.viewtext import ViewCycleError, ViewText, reachable, read_view, tables_read
+from tidegate.model.viewtree import ViewSyntaxError
 
 
 def _views(**texts: str) -> dict[str, ViewText]:

@@ -124,7 +124,7 @@ def _in_lake(project: Project) -> list[Problem]:
 
 def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Look:
     """See whether a table is there and can be read by position, without its statistics."""
-    from tidegate.engine.looks import position_columns
+    from tidegate.engine.positions import position_columns
     from tidegate.model.facts import Look
 
     found = tables.open(table)

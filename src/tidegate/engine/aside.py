@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.functions import at_positions, millis
-from tidegate.engine.looks import PositionColumns, Tables
+from tidegate.engine.looks import Tables
+from tidegate.engine.positions import PositionColumns
 from tidegate.engine.views import read_base, read_table
 from tidegate.errors import FlowFailed
 from tidegate.model.execution import Work

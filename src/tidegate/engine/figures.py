@@ -12,7 +12,7 @@ from tidegate.engine.looks import Tables
 from tidegate.engine.views import read_table
 from tidegate.errors import FlowFailed
 from tidegate.model.lineage import TOPIC_COLUMN, Definition, Processor
-from tidegate.model.viewtext import redirected, typed
+from tidegate.model.viewedit import redirected, typed
 
 _INSERTED = "__tidegate_inserted"
 

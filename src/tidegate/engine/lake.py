@@ -8,7 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.failures import sentence
 from tidegate.engine.functions import in_block, millis
-from tidegate.engine.looks import PositionColumns, Tables
+from tidegate.engine.looks import Tables
+from tidegate.engine.positions import PositionColumns
 from tidegate.engine.session import SparkHost
 from tidegate.errors import LakeError
 from tidegate.model.blocks import Cut, Found, find_block

@@ -1,50 +1,39 @@
-"""Looks at Delta tables without a JVM: versions, file statistics, positions, recorded writes."""
+"""Looks at Delta tables without a JVM: how far they have come, their files, recorded writes."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from tidegate.engine.commits import commits, data_version_of, our_metadata, rows_written
 from tidegate.engine.handles import Handles
 from tidegate.engine.logend import LogEnd
+from tidegate.engine.positions import (
+    PositionColumns,
+    as_arrow,
+    first_pos_after,
+    newest_of,
+    position_columns,
+    statistics,
+    unread_of,
+)
 from tidegate.errors import LakeError
-from tidegate.model.blocks import FileStatistics, unknown
+from tidegate.model.blocks import FileStatistics
 from tidegate.model.facts import Ahead, Look
 from tidegate.model.lineage import Definition
-from tidegate.model.position import START, Position
+from tidegate.model.position import Position
 from tidegate.model.rebuild import is_shadow
 from tidegate.ports import Recorded
-
-_BOOKKEEPING = frozenset(
-    {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"}
-    | {"CREATE TABLE", "ADD CONSTRAINT", "DROP CONSTRAINT", "CHANGE COLUMN", "ADD COLUMNS"}
-    | {"COMPUTE STATS", "CLUSTER BY", "REORG", "UPGRADE PROTOCOL", "FSCK", "ADD FEATURE"}
-)
-"""Operations that leave a table's rows as they were."""
-_RECENT = 20
-_INTEGERS = frozenset({"long", "integer", "short", "byte"})
-
-
-@dataclass(frozen=True)
-class PositionColumns:
-    """The columns that carry a table's position, as the table spells them, and pos's type."""
-
-    pos: str
-    id: str
-    kind: str
-    """`bigint`, `timestamp` or `timestamp_ntz`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,7 @@ class Tables:
         found = self.open(table)
         if found is None or found.file_uris():
             return False
-        return all(str(commit.get("operation")).startswith("CREATE") for commit in _commits(found))
+        return all(str(commit.get("operation")).startswith("CREATE") for commit in commits(found))
 
     def versions(self, tables: Sequence[str]) -> dict[str, int]:
         """Give the newest version of each of the tables that exist."""
@@ -124,15 +113,15 @@ class Tables:
         if found is None:
             return Look(table, at, exists=False)
         version = found.version()
-        changed = _data_version(found) if data_version else -1
+        changed = data_version_of(found) if data_version else -1
         columns = position_columns(found, pos, id)
         if columns is None:
             return Look(table, at, positioned=False, version=version, data_version=changed)
         return Look(
             table,
             at,
-            newest=_newest(found, columns),
-            unread=_unread(found, columns),
+            newest=newest_of(found, columns),
+            unread=unread_of(found, columns),
             version=version,
             data_version=changed,
         )
@@ -170,7 +159,7 @@ class Tables:
         crossing = [file for file in beyond if file.least_pos <= last.pos]
         if all(file.exact and file.first > last for file in crossing):
             return Ahead(min((file.least_pos for file in beyond), default=None), rows)
-        return Ahead(_first_pos_after(found, columns, last), rows)
+        return Ahead(first_pos_after(found, columns, last), rows)
 
     def added(self, table: str, version: int) -> list[Mapping[str, Any]]:
         """Give the files that a commit added, as it wrote them down."""
@@ -192,7 +181,7 @@ class Tables:
         found = self.open(table)
         if found is None:
             return {}
-        actions = _arrow(found.get_add_actions(flatten=True))
+        actions = as_arrow(found.get_add_actions(flatten=True))
         small = actions.filter(pc.less(actions.column("size_bytes"), size))
         names = [name for name in small.column_names if name.startswith("partition.")]
         if not names:
@@ -210,7 +199,7 @@ class Tables:
         found = self.open(table)
         if found is None or found.version() <= version:
             return None
-        times = {commit["version"]: commit["timestamp"] for commit in _commits(found)}
+        times = {commit["version"]: commit["timestamp"] for commit in commits(found)}
         return int(times.get(version + 1, 0))
 
     def drop(self, table: str) -> None:
@@ -233,8 +222,8 @@ class Tables:
         seq = found.transaction_version(app_id(definition.topic)) if found else None
         if found is None or seq is None:
             return Recorded(0)
-        for commit in _commits(found):
-            written = _our_metadata(commit)
+        for commit in commits(found):
+            written = our_metadata(commit)
             if written.get("topic") == definition.topic and written.get("seq") == seq:
                 return Recorded(
                     seq,
@@ -242,7 +231,7 @@ class Tables:
                     Position(*written["next"]),
                     int(commit["version"]),
                     written.get("execution"),
-                    _rows_written(commit),
+                    rows_written(commit),
                 )
         return Recorded(seq)
 
@@ -250,187 +239,6 @@ class Tables:
 def app_id(topic: str) -> str:
     """Name a topic in Delta's transactions: the version under it is the block's seq."""
     return f"tidegate/{topic}"
-
-
-def position_columns(found: DeltaTable, pos: str, id: str) -> PositionColumns | None:
-    """Find the two columns without regard to case, as Spark does."""
-    by_name = {field.name.lower(): field for field in found.schema().fields}
-    pos_field, id_field = by_name.get(pos.lower()), by_name.get(id.lower())
-    if pos_field is None or id_field is None:
-        return None
-    pos_type, id_type = (str(getattr(field.type, "type", "")) for field in (pos_field, id_field))
-    kind = "bigint" if pos_type in _INTEGERS else pos_type
-    if kind not in ("bigint", "timestamp", "timestamp_ntz") or id_type not in _INTEGERS:
-        return None
-    return PositionColumns(pos_field.name, id_field.name, kind)
-
-
-def statistics(
-    found: DeltaTable, columns: PositionColumns, after: Position = START
-) -> list[FileStatistics]:
-    """Read file statistics from the log; files without a single position are left out.
-
-    So are those that end before `after`: of a table that is long built from, nearly all.
-    """
-    actions = _arrow(found.get_add_actions(flatten=True))
-    low, high = (_milliseconds(_column(actions, f"{m}.{columns.pos}")) for m in ("min", "max"))
-    low_id, high_id = (_column(actions, f"{m}.{columns.id}") for m in ("min", "max"))
-    rows = _column(actions, "num_records")
-    no_pos, no_id = (
-        pc.fill_null(_column(actions, f"null_count.{name}").cast(pa.int64()), 0)
-        for name in (columns.pos, columns.id)
-    )
-    exact = pc.and_(pc.equal(pc.add(no_pos, no_id), 0), pc.greater_equal(low, 0))
-    exact = pc.and_(exact, _has_no_deletions(found, actions))
-    spread = {"rows": rows, "low": low, "high": high, "low_id": low_id, "high_id": high_id}
-    files = pa.table({**spread, "exact": exact})
-    somewhere = pc.invert(pc.or_(pc.equal(rows, no_pos), pc.equal(rows, no_id)))
-    files = files.filter(pc.fill_null(somewhere, True))
-    files = files.filter(pc.fill_null(pc.greater_equal(files["high"], after.pos), True))
-    told = reduce(pc.and_, (pc.is_valid(files[name]) for name in spread))
-    untold = files.filter(pc.invert(told))["rows"].to_pylist()
-    # Thousands of them, each time: as few steps in Python as can be.
-    known = zip(*(column.to_pylist() for column in files.filter(told).columns), strict=True)
-    return [*map(FileStatistics._make, known), *(unknown(rows or 0) for rows in untold)]
-
-
-def _arrow(stream: Any) -> pa.Table:
-    """Take a table over from the reader of the log; `pa.table()` would import pandas for it."""
-    return pa.RecordBatchReader.from_stream(stream).read_all()
-
-
-def _column(actions: pa.Table, name: str) -> pa.ChunkedArray:
-    if name in actions.column_names:
-        return actions.column(name)
-    return pa.chunked_array([pa.nulls(actions.num_rows)])
-
-
-def _milliseconds(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not pa.types.is_timestamp(values.type):
-        return values
-    micros = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-    # Arrow's division cuts towards zero; times before 1970 are negative and have to be floored.
-    floored = pc.if_else(pc.less(micros, 0), pc.subtract(micros, 999), micros)
-    return pc.divide(floored, 1000)
-
-
-def _has_no_deletions(found: DeltaTable, actions: pa.Table) -> pa.Scalar | pa.Array:
-    """Tell of each file whether all of its rows are still there."""
-    if "deletionVectors" not in (found.protocol().reader_features or ()):
-        return pa.scalar(True)
-    vectors = _arrow(found.deletion_vectors()).column("filepath").to_pylist()
-    deleted = tuple(path.rpartition("/")[2] for path in vectors)
-    whole = [not path.endswith(deleted) for path in actions["path"].to_pylist()]
-    return pa.array(whole, pa.bool_())
-
-
-def _newest(found: DeltaTable, columns: PositionColumns) -> Position | None:
-    files = statistics(found, columns)
-    if not files:
-        return None
-    top = max(file.greatest_pos for file in files)
-    highest = [file for file in files if file.greatest_pos == top]
-    if all(file.exact for file in files):
-        if all(file.least_pos == top or file.rows == 1 for file in highest):
-            return max(file.last for file in highest)
-    else:
-        query = f"SELECT max({_millis(columns)}) FROM t WHERE {{id}} IS NOT NULL"
-        found_top = _ask(found, columns, query)
-        if found_top is None or found_top < START.pos:
-            return None
-        top = found_top
-    # The greatest id of a file need not be that of its greatest pos: look at that millisecond.
-    greatest = _ask(found, columns, f"SELECT max({{id}}) FROM t WHERE {_within(columns, top, top)}")
-    return None if greatest is None else Position(top, greatest)
-
-
-def _unread(found: DeltaTable, columns: PositionColumns) -> int:
-    """Count the rows that have no position; only a table with such a row is asked."""
-    actions = _arrow(found.get_add_actions(flatten=True))
-    names = (f"null_count.{columns.pos}", f"null_count.{columns.id}")
-    if not any(pc.sum(_column(actions, name).cast(pa.int64())).as_py() for name in names):
-        return 0
-    query = "SELECT count(*) FROM t WHERE {pos} IS NULL OR {id} IS NULL"
-    return _ask(found, columns, query) or 0
-
-
-def _first_pos_after(found: DeltaTable, columns: PositionColumns, last: Position) -> int | None:
-    later = _within(columns, last.pos + 1, None)
-    query = (
-        f"SELECT min({_millis(columns)}) FROM t WHERE {_within(columns, last.pos, None)}"
-        f" AND {{id}} IS NOT NULL AND ({later} OR {{id}} > {last.id})"
-    )
-    return _ask(found, columns, query)
-
-
-def _ask(found: DeltaTable, columns: PositionColumns, query: str) -> int | None:
-    text = query.format(pos=_quoted(columns.pos), id=_quoted(columns.id))
-    answer = _arrow(QueryBuilder().register("t", found).execute(text).read_all())
-    value = answer.column(0)[0].as_py() if answer.num_rows else None
-    return None if value is None else int(value)
-
-
-def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'.replace("{", "{{").replace("}", "}}")
-
-
-def _millis(columns: PositionColumns) -> str:
-    if columns.kind == "bigint":
-        return "{pos}"
-    return "arrow_cast({pos}, 'Int64') / 1000"
-
-
-def _within(columns: PositionColumns, low: int, high: int | None) -> str:
-    if columns.kind == "bigint":
-        upper = "" if high is None else f" AND {{pos}} <= {high}"
-        return f"({{pos}} >= {low}{upper})"
-    zone = 'Some("UTC")' if columns.kind == "timestamp" else "None"
-    kind = f"Timestamp(Microsecond, {zone})"
-    upper = "" if high is None else f" AND {{pos}} < arrow_cast({(high + 1) * 1000}, '{kind}')"
-    return f"({{pos}} >= arrow_cast({low * 1000}, '{kind}'){upper})"
-
-
-def _commits(found: DeltaTable) -> Iterator[Mapping[str, Any]]:
-    """Go through a table's commits, the newest first; most who ask want one of the last few."""
-    recent = found.history(_RECENT)
-    yield from recent
-    if len(recent) == _RECENT:
-        yield from found.history()[_RECENT:]
-
-
-def _data_version(found: DeltaTable) -> int:
-    for commit in _commits(found):
-        if commit.get("operation") not in _BOOKKEEPING and _rows_changed(commit):
-            return int(commit["version"])
-    # Everything else was trimmed from the log: other data cannot be ruled out before this.
-    return 0
-
-
-def _rows_changed(commit: Mapping[str, Any]) -> bool:
-    figures = commit.get("operationMetrics") or {}
-    match commit.get("operation"):
-        case "WRITE" if (commit.get("operationParameters") or {}).get("mode") == "Append":
-            return figures.get("numOutputRows") != "0"
-        case "MERGE":
-            names = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-            return any(figures.get(name) != "0" for name in names)
-        case _:
-            return True
-
-
-def _our_metadata(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        written = json.loads(commit.get("userMetadata") or "{}")
-    except ValueError:
-        return {}
-    return written if isinstance(written, dict) else {}
-
-
-def _rows_written(commit: Mapping[str, Any]) -> int | None:
-    figures = commit.get("operationMetrics") or {}
-    value = figures.get("numSourceRows", figures.get("numOutputRows"))
-    return None if value is None else int(value)
 
 
 def first_line(error: BaseException) -> str:

@@ -14,7 +14,8 @@ from tidegate.errors import FlowFailed
 from tidegate.model.execution import Block
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.statements import statement_tables, statements
-from tidegate.model.viewtext import dealt, pinned, read_view, tables_read, typed, typed_statement
+from tidegate.model.viewedit import dealt, pinned, typed, typed_statement
+from tidegate.model.viewtext import read_view, tables_read
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE"})
 

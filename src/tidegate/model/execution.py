@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -100,6 +100,28 @@ class Offset:
     @property
     def next(self) -> Position | None:
         return self.block.next if self.block else None
+
+    def behind(self, block: Block, outcome: Outcome, at: int) -> Offset:
+        """The row as it is once the block is in the table: moved, and held by nobody."""
+        return replace(
+            self,
+            last=block.next,
+            seq=block.seq,
+            rows=outcome.rows,
+            run=at,
+            state=OffsetState.DONE,
+            hostid="",
+            execution_id=None,
+            claimed_at=None,
+            complete_to=max(self.complete_to, block.complete_to),
+            failures=0,
+            reason="",
+            full=block.full,
+            versions=block.versions,
+            definition_version=block.definition_version,
+            columns=outcome.columns or self.columns,
+            block=None,
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tidegate.model.execution import Block, Offset
 from tidegate.model.lineage import Definition, Processor, TopicName, downstream
 from tidegate.model.position import rfc3339
 from tidegate.model.statements import pointed_at
-from tidegate.model.viewtext import redirected
+from tidegate.model.viewedit import redirected
 
 REBUILD = "Rebuild"
 """The processor of a block that publishes what was built beside."""

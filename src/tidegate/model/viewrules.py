@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
-from sqlglot import TokenType, exp, tokenize
+from sqlglot import exp
 
-from tidegate.model.viewtext import (
-    DIALECT,
-    ViewQuery,
-    ViewText,
-    block_calls,
-    function_name,
-    line_at,
-    line_of,
-    nodes,
-    parse_view,
-    position,
-    reachable,
-    table_references,
+from tidegate.model.blockrows import BlockRows
+from tidegate.model.viewreading import (
+    Finding,
+    Reading,
+    first_line,
+    own_nodes,
+    read,
+    restricting_blocks,
 )
-
-# Spark's aggregates that sqlglot takes for unknown functions, or did in an earlier release.
-_AGGREGATE_NAMES = re.compile(
-    r"any|some|every|bool_(and|or)|mean|std|measure|try_(sum|avg)|regr_\w+|mode|grouping(_id)?"
-    r"|histogram_numeric|count_min_sketch|percentile(_\w+)?|approx_top_k(_accumulate|_combine)?"
-    r"|listagg|\w+_agg(_(bigint|integer|float|double))?"
-)
-_AROUND_FUNCTION = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
-_SET_KEYWORDS = frozenset({TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT})
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something wrong in a view, at a line of that view's own text."""
-
-    view: str
-    line: int
-    message: str
+from tidegate.model.viewtext import ViewText, reachable
+from tidegate.model.viewtree import block_calls
 
 
 def step_findings(
@@ -54,9 +30,9 @@ def step_findings(
     sharded: bool = False,
 ) -> list[Finding]:
     """What is wrong with `view` as a transform of a Step that reads `base` block by block."""
-    readings = {name.lower(): _reading(views[name]) for name in reachable([view], views)}
+    readings = {name.lower(): read(views[name]) for name in reachable([view], views)}
     top = readings[view.lower()]
-    rows = _BlockRows(readings, base=base.lower(), position=f"({pos}, {id})")
+    rows = BlockRows(readings, base=base.lower(), position=f"({pos}, {id})")
     rows.come_from(top, top.root)
     return [
         *_not_by_block(top, readings.values(), base),
@@ -72,44 +48,7 @@ def step_findings(
     ]
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """A view as a tree; `ctes` gives, by a table node's identity, the query that it names."""
-
-    view: ViewText
-    root: ViewQuery
-    ctes: Mapping[int, exp.Expr]
-
-    def line(self, node: exp.Expr) -> int:
-        return line_of(node, self.view.text)
-
-    def finding(self, line: int, message: str) -> Finding:
-        return Finding(self.view.name, line, message)
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """Something in a SELECT that needs to see more rows than one block has."""
-
-    line: int
-    label: str
-
-
-class _Role(Enum):
-    """What a SELECT does with a relation that stands in it."""
-
-    SOURCE = "its rows are read in FROM or JOIN"
-    PREDICATE = "it only decides which rows stay, as IN, EXISTS and semi joins do"
-    VALUE = "it gives one value"
-
-
-def _reading(view: ViewText) -> _Reading:
-    root = parse_view(view.text)
-    references = table_references(root)
-    return _Reading(view, root, {id(r.node): r.cte for r in references if r.cte is not None})
-
-
-def _not_by_block(top: _Reading, readings: Iterable[_Reading], base: str) -> Iterator[Finding]:
+def _not_by_block(top: Reading, readings: Iterable[Reading], base: str) -> Iterator[Finding]:
     if any("block" in reading.view.calls for reading in readings):
         return
     yield top.finding(
@@ -119,7 +58,7 @@ def _not_by_block(top: _Reading, readings: Iterable[_Reading], base: str) -> Ite
     )
 
 
-def _wrong_arguments(reading: _Reading) -> Iterator[Finding]:
+def _wrong_arguments(reading: Reading) -> Iterator[Finding]:
     for call in block_calls(reading.root):
         name, given = call.name.lower(), call.expressions
         if len(given) not in (2, 3):
@@ -135,7 +74,7 @@ def _wrong_arguments(reading: _Reading) -> Iterator[Finding]:
             )
 
 
-def _not_dealt(reading: _Reading, base: str) -> Iterator[Finding]:
+def _not_dealt(reading: Reading, base: str) -> Iterator[Finding]:
     """Whose a row is, is told by a column beside its position: both must be the base's own."""
     for call in block_calls(reading.root):
         if call.name.lower() == "block" and not _is_on(call, base):
@@ -152,7 +91,7 @@ def _is_on(call: exp.Anonymous, base: str) -> bool:
     if not isinstance(column, exp.Column) or select is None:
         return False
     qualifier = ".".join(part.name for part in column.parts[:-1]).lower()
-    relations = [node for node in _own(select) if isinstance(node, exp.Table)]
+    relations = [node for node in own_nodes(select) if isinstance(node, exp.Table)]
     named = ((node, ".".join(part.name for part in node.parts).lower()) for node in relations)
     bases = [(node.alias.lower(), name) for node, name in named if name == base.lower()]
     return any(
@@ -161,12 +100,12 @@ def _is_on(call: exp.Anonymous, base: str) -> bool:
     )
 
 
-def _wrong_positions(top: _Reading, names: Sequence[str], keyed: bool) -> Iterator[Finding]:
+def _wrong_positions(top: Reading, names: Sequence[str], keyed: bool) -> Iterator[Finding]:
     for select in _branches(top.root):
         missing = [name for name in names if not _may_give(select, name)]
         if missing:
             yield top.finding(
-                _first_line(top, select),
+                first_line(top, select),
                 f"does not give {' and '.join(missing)}: each row of a Step carries the position "
                 "of the base row it comes from; select both columns under these names",
             )
@@ -175,13 +114,11 @@ def _wrong_positions(top: _Reading, names: Sequence[str], keyed: bool) -> Iterat
                 yield from _foreign_position(top, select, index, name)
 
 
-def _foreign_position(
-    top: _Reading, select: exp.Select, index: int, name: str
-) -> Iterator[Finding]:
+def _foreign_position(top: Reading, select: exp.Select, index: int, name: str) -> Iterator[Finding]:
     projection = next((p for p in select.expressions if name.lower() in _names(p)), None)
     own = [
         call.expressions[index]
-        for call in _restricting_blocks(select)
+        for call in restricting_blocks(select)
         if len(call.expressions) > index
     ]
     if projection is None or not own or any(_same(projection.unalias(), arg) for arg in own):
@@ -258,239 +195,3 @@ def _folded(expression: exp.Expr) -> exp.Expr:
             else node
         )
     )
-
-
-def _first_line(reading: _Reading, select: exp.Select) -> int:
-    """The line of the first column, since SELECT itself has no place in the tree."""
-    starts = [n.meta["start"] for p in select.expressions for n in nodes(p) if "start" in n.meta]
-    return line_at(reading.view.text, min(starts, default=position(select)))
-
-
-class _BlockRows:
-    """Follows the rows that block() lets through, from SELECT to SELECT, view to view."""
-
-    def __init__(self, readings: Mapping[str, _Reading], *, base: str, position: str) -> None:
-        self.findings: list[Finding] = []
-        self._readings = readings
-        self._base = base
-        self._position = position
-        self._known: dict[int, bool] = {}
-
-    def come_from(self, reading: _Reading, relation: exp.Expr) -> bool:
-        """Whether the rows of a relation are those of a block; notes what is refused in it."""
-        key = id(relation)
-        if key not in self._known:
-            # A recursive CTE meets itself; what it adds to itself is decided by its other half.
-            self._known[key] = False
-            self._known[key] = self._follow(reading, relation)
-        return self._known[key]
-
-    def _follow(self, reading: _Reading, relation: exp.Expr) -> bool:
-        if isinstance(relation, exp.Select):
-            return self._follow_select(reading, relation)
-        if isinstance(relation, exp.SetOperation):
-            return self._follow_set(reading, relation)
-        if isinstance(relation, exp.Table):
-            return self._follow_name(reading, relation)
-        if isinstance(relation, exp.Subquery):
-            fed = self.come_from(reading, relation.this)
-            if fed:
-                self._refuse(reading, _limits(reading, relation))
-            return fed
-        return False
-
-    def _follow_name(self, reading: _Reading, table: exp.Table) -> bool:
-        cte = reading.ctes.get(id(table))
-        if cte is not None:
-            return self.come_from(reading, cte)
-        view = self._readings.get(table.name.lower()) if len(table.parts) == 1 else None
-        return view is not None and self.come_from(view, view.root)
-
-    def _follow_set(self, reading: _Reading, query: exp.SetOperation) -> bool:
-        fed = [self.come_from(reading, side) for side in (query.this, query.expression)]
-        if not any(fed):
-            return False
-        refused = _limits(reading, query)
-        if not isinstance(query, exp.Union) or query.args.get("distinct"):
-            label = "UNION without ALL" if isinstance(query, exp.Union) else query.key.upper()
-            line = _keyword_line(reading, [query.this], _SET_KEYWORDS)
-            refused = [_Refused(line, label), *refused]
-        self._refuse(reading, refused)
-        return True
-
-    def _follow_select(self, reading: _Reading, select: exp.Select) -> bool:
-        relations = [(node, _role(node)) for node in _own(select) if _is_relation(node)]
-        for node, role in relations:
-            if role is _Role.VALUE:
-                self.come_from(reading, node)
-        sources = [node for node, role in relations if role is _Role.SOURCE]
-        fed = [node for node in sources if self.come_from(reading, node)]
-        if not fed and not any(_restricting_blocks(select)):
-            return False
-        pivoted = [*fed, *(node for node in sources if self._is_base(node))]
-        self._refuse(
-            reading,
-            [
-                *_clauses(reading, select),
-                *_limits(reading, select),
-                *_aggregates(reading, select),
-                *(refused for node in pivoted for refused in _pivots(reading, node)),
-            ],
-        )
-        return True
-
-    def _is_base(self, node: exp.Expr) -> bool:
-        if not isinstance(node, exp.Table):
-            return False
-        return ".".join(part.name for part in node.parts).lower() == self._base
-
-    def _refuse(self, reading: _Reading, refused: Sequence[_Refused]) -> None:
-        if not refused:
-            return
-        labels = list(dict.fromkeys(one.label for one in sorted(refused, key=lambda r: r.line)))
-        listed = " and ".join([", ".join(labels[:-1]), labels[-1]] if labels[1:] else labels)
-        self.findings.append(
-            reading.finding(
-                min(one.line for one in refused),
-                f"{listed} over a block: what spans two blocks would be computed twice, each time "
-                "from a part of its rows. Pick the groups by … IN (SELECT … WHERE block(…)), read "
-                "all their rows with upto(…), name the groups in `keys`, and give the max of "
-                f"{self._position}",
-            )
-        )
-
-
-def _own(select: exp.Select) -> Iterator[exp.Expr]:
-    """The nodes of a SELECT itself: other queries in it are given, but not entered."""
-    waiting = list(select.iter_expressions())
-    while waiting:
-        node = waiting.pop()
-        # CTEs are followed where they are read; a PIVOT belongs to the relation before it.
-        if isinstance(node, exp.Hint | exp.With | exp.Pivot):
-            continue
-        yield node
-        if not _is_query(node):
-            waiting.extend(node.iter_expressions())
-
-
-def _is_query(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Subquery):
-        # FROM (a JOIN b) is a Subquery to sqlglot, but no SELECT of its own.
-        return not isinstance(node.unnest(), exp.Table)
-    return isinstance(node, exp.Select | exp.SetOperation)
-
-
-def _is_relation(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Table) or _is_query(node)
-
-
-def _role(node: exp.Expr) -> _Role:
-    child, parent = node, node.parent
-    while parent is not None and not isinstance(parent, exp.Select):
-        if isinstance(parent, exp.Exists):
-            return _Role.PREDICATE
-        if isinstance(parent, exp.In) and child.arg_key == "query":
-            return _Role.PREDICATE
-        if isinstance(parent, exp.Join):
-            if child.arg_key != "this":
-                return _Role.VALUE
-            if parent.kind in ("SEMI", "ANTI"):
-                return _Role.PREDICATE
-        elif not isinstance(parent, exp.From | exp.Lateral | exp.Subquery | exp.Table):
-            return _Role.VALUE
-        child, parent = parent, parent.parent
-    return _Role.SOURCE if isinstance(child, exp.From | exp.Join | exp.Lateral) else _Role.VALUE
-
-
-def _restricting_blocks(select: exp.Select) -> Iterator[exp.Anonymous]:
-    """The calls of block() in the conditions of a SELECT, FILTER (WHERE …) among them."""
-    own = {id(node) for node in _own(select)}
-    for call in block_calls(select):
-        if call.name.lower() == "block" and id(call) in own:
-            condition = call.find_ancestor(exp.Where, exp.Having, exp.Qualify, exp.Join, exp.Select)
-            if not isinstance(condition, exp.Select):
-                yield call
-
-
-def _clauses(reading: _Reading, select: exp.Select) -> list[_Refused]:
-    before = [
-        part for key in ("from_", "joins", "laterals", "where") for part in _parts(select, key)
-    ]
-    found = []
-    if select.args.get("distinct"):
-        found.append(_Refused(_first_line(reading, select), "DISTINCT"))
-    if select.args.get("group"):
-        line = _keyword_line(reading, before, {TokenType.GROUP_BY})
-        found.append(_Refused(line, "GROUP BY"))
-    if select.args.get("having"):
-        line = _keyword_line(reading, [*before, *_parts(select, "group")], {TokenType.HAVING})
-        found.append(_Refused(line, "HAVING"))
-    return found
-
-
-def _limits(reading: _Reading, query: exp.Expr) -> list[_Refused]:
-    before = [part for part in query.iter_expressions() if part.arg_key not in ("limit", "offset")]
-    found = []
-    limit = query.args.get("limit")
-    if limit and limit.expression.name.upper() != "ALL":
-        found.append(_Refused(_keyword_line(reading, before, {TokenType.LIMIT}), "LIMIT"))
-    if query.args.get("offset"):
-        found.append(_Refused(_keyword_line(reading, before, {TokenType.OFFSET}), "OFFSET"))
-    return found
-
-
-def _aggregates(reading: _Reading, select: exp.Select) -> list[_Refused]:
-    found = []
-    for node in _own(select):
-        if isinstance(node, exp.Window) and node.args.get("over"):
-            called = node.this
-            while isinstance(called, _AROUND_FUNCTION):
-                called = called.this
-            label = f"window function {function_name(called, reading.view.text)}()"
-            found.append(_Refused(reading.line(node), label))
-        elif _is_aggregate(node) and not _is_windowed(node):
-            label = f"{function_name(node, reading.view.text)}()"
-            found.append(_Refused(reading.line(node), label))
-    return found
-
-
-def _is_aggregate(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Any):
-        # LIKE ANY ('a%', 'b%') is a comparison.
-        return not isinstance(node.parent, exp.Like | exp.ILike)
-    if isinstance(node, exp.Anonymous):
-        return _AGGREGATE_NAMES.fullmatch(node.name.lower()) is not None
-    return isinstance(node, exp.AggFunc)
-
-
-def _is_windowed(node: exp.Expr) -> bool:
-    around = node.parent
-    while isinstance(around, _AROUND_FUNCTION):
-        around = around.parent
-    return isinstance(around, exp.Window)
-
-
-def _pivots(reading: _Reading, relation: exp.Expr) -> list[_Refused]:
-    return [
-        _Refused(reading.line(pivot), "PIVOT")
-        for pivot in relation.args.get("pivots") or []
-        if not pivot.args.get("unpivot")
-    ]
-
-
-def _parts(query: exp.Expr, key: str) -> list[exp.Expr]:
-    part = query.args.get(key)
-    return part if isinstance(part, list) else [part] if part else []
-
-
-def _keyword_line(
-    reading: _Reading, before: Iterable[exp.Expr], keywords: Iterable[TokenType]
-) -> int:
-    """The line of a keyword, which has no place in the tree: the first one after `before`."""
-    text = reading.view.text
-    ends = [n.meta["end"] for part in before for n in nodes(part) if "end" in n.meta]
-    last = max(ends, default=0)
-    for token in tokenize(text, read=DIALECT):
-        if token.start > last and token.token_type in keywords:
-            return line_at(text, token.start)
-    return line_at(text, last)

@@ -1,24 +1,21 @@
-"""Reads facts out of a view's SQL and edits it by position, so that its text is never rendered."""
+"""What a view's SQL says: the tables and views it reads, its parameters, what it calls."""
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse, tokenize
+from sqlglot import exp
 
-from tidegate.model.lineage import Shard
-
-# sqlglot warns on stderr about statements it only half understands; we refuse those in words.
-logging.getLogger("sqlglot").setLevel(logging.ERROR)
-
-DIALECT = "spark"
-BLOCK_FUNCTIONS = frozenset({"block", "upto"})
-
-ViewQuery = exp.Select | exp.SetOperation | exp.Subquery
+from tidegate.model.viewtree import (
+    ViewSyntaxError,
+    block_calls,
+    function_name,
+    line_of,
+    nodes,
+    parse_view,
+    table_references,
+)
 
 _NONDETERMINISTIC = frozenset(
     {
@@ -47,30 +44,6 @@ _NONDETERMINISTIC = frozenset(
 )
 # Spark reads these words in a typed literal, as in DATE 'today', by the clock.
 _CLOCK_WORDS = frozenset({"now", "today", "tomorrow", "yesterday"})
-_FILE_FORMATS = frozenset(
-    {"delta", "parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile", "iceberg"}
-)
-# Spark's names of functions that sqlglot keeps under a name, and without a position, of its own.
-_SPARK_NAMES: Mapping[type[exp.Expr], str] = {
-    exp.Any: "any",
-    exp.ApproxQuantile: "percentile_approx",
-    exp.ArgMax: "max_by",
-    exp.ArgMin: "min_by",
-    exp.GroupConcat: "listagg",
-    exp.Quantile: "percentile",
-}
-_NO_WORDS = frozenset({TokenType.L_PAREN, TokenType.R_PAREN, TokenType.SEMICOLON})
-_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
-_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
-
-
-class ViewSyntaxError(Exception):
-    """The text of a view is not one plain SELECT that Tidegate can read."""
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(f"line {line}: {message}")
-        self.line = line
-        self.message = message
 
 
 class ViewCycleError(Exception):
@@ -97,29 +70,6 @@ class ViewText:
     nondeterministic: frozenset[str]
 
 
-@dataclass(frozen=True)
-class TableReference:
-    """A name that a view reads; `cte` is the query behind it if the name is a CTE's."""
-
-    name: str
-    node: exp.Table
-    cte: exp.Expr | None
-
-    @property
-    def qualified(self) -> bool:
-        return len(self.node.parts) > 1
-
-    @property
-    def is_path(self) -> bool:
-        parts = [part.name for part in self.node.parts]
-        if len(parts) != 2:
-            return False
-        source, target = parts
-        return "/" in target or (
-            source.lower() in _FILE_FORMATS and any(mark in target for mark in ".:\\*")
-        )
-
-
 def read_view(name: str, text: str) -> ViewText:
     """Read what a view's text says, or raise ViewSyntaxError."""
     root = parse_view(text)
@@ -141,89 +91,6 @@ def read_view(name: str, text: str) -> ViewText:
         calls=frozenset(call.name.lower() for call in block_calls(root)),
         nondeterministic=_nondeterministic(root, text),
     )
-
-
-def typed(text: str) -> str:
-    """Give block(a, b) and upto(a, b) the type of their position: block(a, b, typeof(a))."""
-    return _typed_at(text, {position(call) for call in block_calls(parse_view(text))})
-
-
-def typed_statement(text: str) -> str:
-    """Do the same to a statement of `before` or `after`, which may be anything that Spark runs."""
-    calls = {name.start for name in _called(text) if name.text.lower() in BLOCK_FUNCTIONS}
-    return _typed_at(text, calls)
-
-
-def calls_block(text: str) -> bool:
-    """Tell whether block() is called in statements of any kind."""
-    return any(name.text.lower() == "block" for name in _called(text))
-
-
-def _called(text: str) -> Iterator[Token]:
-    for name, opening in pairwise(_tokens(text)):
-        if opening.token_type is TokenType.L_PAREN:
-            yield name
-
-
-def dealt(text: str, shard: Shard) -> str:
-    """Let block(o.pos, o.id) be true for the rows of one shard only, by that same `o`."""
-    calls = {
-        position(call) for call in block_calls(parse_view(text)) if call.name.lower() == "block"
-    }
-    tokens = tokenize(text, read=DIALECT)
-    inserts: dict[int, str] = {}
-    for index, token in enumerate(tokens):
-        if token.start not in calls:
-            continue
-        pos = _arguments(tokens, index)[0]
-        qualifier = text[pos[0].start : pos[-1].start]
-        inserts[token.start] = "("
-        inserts[_closing(tokens, index).end + 1] = f" AND {shard.condition(qualifier)})"
-    return _with_inserts(text, inserts, 0, len(text))
-
-
-def _typed_at(text: str, calls: set[int]) -> str:
-    tokens = tokenize(text, read=DIALECT)
-    inserts: dict[int, str] = {}
-    # Backwards, so that a call inside an argument is done when that argument is copied.
-    for index in reversed(range(len(tokens))):
-        if tokens[index].start not in calls:
-            continue
-        arguments = _arguments(tokens, index)
-        if len(arguments) != 2 or any(_is_named(argument) for argument in arguments):
-            continue
-        first, second = arguments
-        copied = _with_inserts(text, inserts, first[0].start, first[-1].end + 1)
-        inserts[second[-1].end + 1] = f", typeof({copied})"
-    return _with_inserts(text, inserts, 0, len(text))
-
-
-def pinned(text: str, versions: Mapping[str, int]) -> str:
-    """Let each table in `versions` be read as of its version, unless the text says another."""
-    inserts: dict[int, str] = {}
-    for reference in table_references(parse_view(text)):
-        if reference.name not in versions or reference.cte is not None:
-            continue
-        if reference.node.args.get("version") is not None:
-            continue
-        end = reference.node.parts[-1].meta["end"] + 1
-        # In `db`.`t`o the alias touches the name; it must not grow together with the number.
-        gap = " " if re.match(r"[\w`'\"]", text[end:]) else ""
-        inserts[end] = f" VERSION AS OF {versions[reference.name]}{gap}"
-    return _with_inserts(text, inserts, 0, len(text))
-
-
-def redirected(text: str, table: str, view: str) -> str:
-    """Let a table be read through another, under the name that the text knows it by."""
-    quoted = ".".join(f"`{part}`" for part in view.split("."))
-    for reference in reversed(table_references(parse_view(text))):
-        if reference.name != table.lower() or reference.cte is not None:
-            continue
-        parts = reference.node.parts
-        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
-        alias = "" if reference.node.alias else f" AS `{parts[-1].name}`"
-        text = f"{text[:start]}{quoted}{alias} {text[end:]}"
-    return text
 
 
 def reachable(names: Sequence[str], views: Mapping[str, ViewText]) -> list[str]:
@@ -261,81 +128,6 @@ def tables_read(names: Sequence[str], views: Mapping[str, ViewText]) -> dict[str
     return found
 
 
-def parse_view(text: str) -> ViewQuery:
-    """The text as a tree to look at; ViewSyntaxError unless it is one plain SELECT."""
-    tokens = _tokens(text)
-    words = [token for token in tokens if token.token_type not in _NO_WORDS]
-    if not words:
-        raise ViewSyntaxError(1, "the view is empty; it has to be a SELECT")
-    for token, following in pairwise(tokens):
-        ended = token.token_type == TokenType.SEMICOLON
-        if ended and following.token_type != TokenType.SEMICOLON:
-            raise ViewSyntaxError(
-                line_at(text, following.start),
-                "a second statement begins here; a view is one SELECT and nothing else",
-            )
-        # sqlglot rewrites pipes into queries that nobody wrote, so what we say would mislead.
-        if token.token_type == TokenType.PIPE_GT:
-            raise ViewSyntaxError(
-                line_at(text, token.start),
-                "Tidegate's reader does not understand |> pipes; write this as a SELECT",
-            )
-    root = _tree(text)
-    if not isinstance(root, ViewQuery) or not isinstance(root.unnest(), ViewQuery):
-        first = words[0]
-        begun = root.key if root is not None and first.token_type == TokenType.WITH else first.text
-        raise ViewSyntaxError(
-            line_at(text, first.start), f"a view has to be a plain SELECT, this is {begun.upper()}"
-        )
-    return root
-
-
-def _tokens(text: str) -> list[Token]:
-    try:
-        return tokenize(text, read=DIALECT)
-    except TokenError as error:
-        # The cause names the offset where the token began; an open comment has no such cause.
-        began = re.search(r"from \d+:(\d+)$", str(error.__cause__))
-        offset = int(began[1]) if began else max(text.rfind("/*"), 0)
-        raise ViewSyntaxError(
-            line_at(text, offset),
-            "a string, a quoted name or a comment begins here and does not end, or is malformed",
-        ) from error
-
-
-def _tree(text: str) -> exp.Expr | None:
-    try:
-        return parse(text, read=DIALECT)[0]
-    except ParseError as error:
-        raise _not_understood(error) from error
-    except RecursionError as error:
-        raise ViewSyntaxError(
-            1, "the SELECT is nested too deeply for Tidegate's reader; split it into views"
-        ) from error
-    except (TokenError, LookupError, ValueError, TypeError, AssertionError) as error:
-        # sqlglot trips over hints that it cannot split and calls without the arguments it expects.
-        raise ViewSyntaxError(
-            1,
-            "Tidegate's reader does not understand the SELECT; "
-            "look for a malformed hint or a function that lacks arguments",
-        ) from error
-
-
-def _not_understood(error: ParseError) -> ViewSyntaxError:
-    # sqlglot's own text runs over lines, carries ANSI codes and names Python classes.
-    detail = error.errors[0] if error.errors else {}
-    description = str(detail.get("description") or "")
-    near = str(detail.get("highlight") or "").strip()
-    place = f" at `{near}`" if near else ""
-    expected = description.removeprefix("Expecting ")
-    hint = f" (`{expected}` is missing)" if expected != description else ""
-    return ViewSyntaxError(
-        int(detail.get("line") or 1),
-        f"Tidegate's reader does not understand the SELECT{place}{hint}; "
-        "if Spark does, write this part in another way",
-    )
-
-
 def _refuse_hidden_tables(root: exp.Expr, text: str) -> None:
     """Lineage must be able to trust that every table a view reads was seen."""
     for node in nodes(root):
@@ -352,64 +144,6 @@ def _refuse_hidden_tables(root: exp.Expr, text: str) -> None:
                 f"Tidegate's reader cannot tell which table {called.upper()}(…) reads; "
                 "write the table's name in FROM",
             )
-
-
-def nodes(root: exp.Expr) -> Iterator[exp.Expr]:
-    """Every node that stands in the text; those of a hint have positions within the hint only."""
-    return root.walk(prune=lambda node: isinstance(node, exp.Hint))
-
-
-def table_references(root: exp.Expr) -> list[TableReference]:
-    """Every name that is read in a FROM or JOIN, in the order of the text."""
-    references = [
-        _reference(node, scope)
-        for node, scope in _scoped(root)
-        if isinstance(node, exp.Table) and isinstance(node.parts[-1], exp.Identifier)
-    ]
-    return sorted(references, key=lambda reference: position(reference.node))
-
-
-def _reference(node: exp.Table, scope: Mapping[str, exp.Expr]) -> TableReference:
-    name = ".".join(part.name for part in node.parts).lower()
-    return TableReference(name, node, scope.get(name) if len(node.parts) == 1 else None)
-
-
-def _scoped(root: exp.Expr) -> Iterator[tuple[exp.Expr, Mapping[str, exp.Expr]]]:
-    """Every node with the CTEs that it sees: those before it in its WITH and all further out."""
-    waiting: list[tuple[exp.Expr, Mapping[str, exp.Expr]]] = [(root, {})]
-    while waiting:
-        node, scope = waiting.pop()
-        if isinstance(node, exp.Hint):
-            continue
-        yield node, scope
-        with_ = node.args.get("with_")
-        if isinstance(with_, exp.With):
-            for cte in with_.expressions:
-                outer, scope = scope, {**scope, cte.alias.lower(): cte.this}
-                waiting.append((cte, scope if with_.args.get("recursive") else outer))
-        waiting.extend((child, scope) for child in node.iter_expressions() if child is not with_)
-
-
-def block_calls(root: exp.Expr) -> Iterator[exp.Anonymous]:
-    """The calls of block() and upto(); db.block() and FROM block() are somebody else's."""
-    for node in nodes(root):
-        if isinstance(node, exp.Anonymous) and node.name.lower() in BLOCK_FUNCTIONS:
-            qualified = isinstance(node.parent, exp.Dot) and node.arg_key == "expression"
-            if not qualified and not isinstance(node.parent, exp.Table):
-                yield node
-
-
-def function_name(node: exp.Expr, text: str) -> str:
-    """A function's name in lower-case, as the text has it where sqlglot kept its position."""
-    if isinstance(node, exp.Anonymous):
-        return node.name.lower()
-    start, end = node.meta.get("start"), node.meta.get("end")
-    if start is not None and end is not None:
-        return text[start : end + 1].strip("`").lower()
-    known = _SPARK_NAMES.get(type(node))
-    if known is None and isinstance(node, exp.Func):
-        known = node.sql_name()
-    return (known or node.key).lower()
 
 
 def _parameters(root: exp.Expr) -> frozenset[str]:
@@ -440,58 +174,3 @@ def _reads_clock(cast: exp.Cast) -> bool:
         and cast.this.name.strip().lower() in _CLOCK_WORDS
         and cast.is_type(*exp.DataType.TEMPORAL_TYPES)
     )
-
-
-def position(node: exp.Expr) -> int:
-    """Where a node begins in the text; 0 if nothing of it has a place there."""
-    return min((n.meta["start"] for n in nodes(node) if "start" in n.meta), default=0)
-
-
-def line_of(node: exp.Expr, text: str) -> int:
-    return line_at(text, position(node))
-
-
-def line_at(text: str, offset: int) -> int:
-    return text.count("\n", 0, offset) + 1
-
-
-def _arguments(tokens: Sequence[Token], call: int) -> list[list[Token]]:
-    """The tokens of each argument of the call whose name is the token at `call`."""
-    arguments: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens[call + 1 :]:
-        if token.token_type in _CLOSING:
-            depth -= 1
-            if depth == 0:
-                break
-        if depth == 1 and token.token_type == TokenType.COMMA:
-            arguments.append([])
-        elif depth > 0:
-            arguments[-1].append(token)
-        if token.token_type in _OPENING:
-            depth += 1
-    return [argument for argument in arguments if argument]
-
-
-def _closing(tokens: Sequence[Token], call: int) -> Token:
-    """The parenthesis that ends the call whose name is the token at `call`."""
-    depth = 0
-    for token in tokens[call + 1 :]:
-        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
-        if depth == 0:
-            return token
-    raise ValueError("a call without an end does not parse")
-
-
-def _is_named(argument: Sequence[Token]) -> bool:
-    return len(argument) > 1 and argument[1].token_type == TokenType.FARROW
-
-
-def _with_inserts(text: str, inserts: Mapping[int, str], start: int, end: int) -> str:
-    """The text from `start` to `end`, with what is to be put in at offsets between them."""
-    pieces = []
-    at = start
-    for offset in sorted(offset for offset in inserts if start < offset <= end):
-        pieces += [text[at:offset], inserts[offset]]
-        at = offset
-    return "".join([*pieces, text[at:end]])

@@ -17,17 +17,10 @@ from tidegate.errors import LakeError, Problem
 from tidegate.model.facts import Look
 from tidegate.model.lineage import Definition, Processor, circles
 from tidegate.model.statements import statements
+from tidegate.model.viewedit import calls_block
 from tidegate.model.viewrules import step_findings
-from tidegate.model.viewtext import (
-    DIALECT,
-    ViewCycleError,
-    ViewSyntaxError,
-    ViewText,
-    calls_block,
-    reachable,
-    read_view,
-    tables_read,
-)
+from tidegate.model.viewtext import ViewCycleError, ViewText, reachable, read_view, tables_read
+from tidegate.model.viewtree import DIALECT, ViewSyntaxError
 from tidegate.project.entries import Entry
 
 _LARGEST_VIEW = 1_000_000

@@ -18,18 +18,8 @@ from tidegate.errors import (
     TopicStopped,
 )
 from tidegate.model.assignment import limits_of
-from tidegate.model.blocks import Found
 from tidegate.model.care import Care
-from tidegate.model.execution import (
-    Block,
-    Execution,
-    ExecutionState,
-    Limits,
-    Offset,
-    OffsetState,
-    Outcome,
-    Work,
-)
+from tidegate.model.execution import Block, Execution, ExecutionState, Offset, Outcome, Work
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import Position
 from tidegate.model.rebuild import REBUILD, made_stale, publication, shadow_of
@@ -40,12 +30,12 @@ from tidegate.ports import (
     Holders,
     Lake,
     Rebuilt,
-    Recorded,
     Reporter,
     Runner,
     Runtime,
     Store,
 )
+from tidegate.services.finding import Finder, require_known
 
 T = TypeVar("T")
 
@@ -85,6 +75,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._lake = lake
+        self._finder = Finder(lake, runtime)
         self._runners = runners
         self._publisher = publisher
         self._holders = holders
@@ -253,7 +244,7 @@ class Executor:
         else:
             applied = _applied(claimed)
             definition = applied.definition
-            found = self._find(definition, applied.version, offset, limits)
+            found = self._finder.find(definition, applied.version, offset, limits)
             if found is None:
                 complete_to = limits.complete_to if limits else 0
                 self._store.executions.nothing_to_do(execution, complete_to, self._runtime.now())
@@ -281,7 +272,7 @@ class Executor:
         if block is not None and recorded.seq >= block.seq:
             # What is in the table already, of this kind or that, has only to be committed.
             return self._run(claimed)
-        self._require_known(definition, offset, recorded)
+        require_known(definition, offset, recorded)
         shadow = self._store.rebuilds.of(execution.topic)
         if (
             shadow is not None
@@ -332,60 +323,6 @@ class Executor:
             return declared, block
         return applied.definition, replace(block, definition_version=applied.version)
 
-    def _find(
-        self, definition: Definition, version: int, offset: Offset, limits: Limits | None
-    ) -> Block | None:
-        """3b. Find the block; None when there is nothing to take."""
-        if limits is None:
-            # It was to finish a block that somebody else has finished meanwhile.
-            return None
-        self._match_table(definition, offset)
-        if definition.processor is Processor.RELOAD:
-            start = min(limits.complete_to, self._runtime.now() - (definition.delay or 0))
-            end = max(Position(start, 0), offset.last)
-            rows, full, complete_to = 0, False, start
-        else:
-            found = self._lake.find_block(definition, offset.last, limits.frontier, limits.bound)
-            if found is None and not limits.retry:
-                return None
-            # A block without rows of its own brings in those that failed before and pass now.
-            found = found or Found(offset.last, 0, full=False)
-            end, rows, full = found.next, found.rows, found.full
-            complete_to = end.pos if full else limits.complete_to
-        return Block(
-            last=offset.last,
-            next=end,
-            rows=rows,
-            seq=offset.seq + 1,
-            full=full,
-            complete_to=max(complete_to, offset.complete_to),
-            definition_version=version,
-            versions=self._lake.versions(definition.listed),
-        )
-
-    def _match_table(self, definition: Definition, offset: Offset) -> None:
-        """Hold the store's count of blocks against the table's own, before anything is added."""
-        recorded = self._lake.recorded(definition)
-        topic, table = definition.topic, definition.table
-        self._require_known(definition, offset, recorded)
-        if recorded.seq < offset.seq and definition.processor is Processor.STEP:
-            raise TopicStopped(
-                f"{table} holds {recorded.seq} blocks of {topic}, and the store knows of"
-                f" {offset.seq}: the table was deleted or rolled back; put it back, or build it"
-                f" anew: tidegate rebuild {topic}"
-            )
-
-    def _require_known(self, definition: Definition, offset: Offset, recorded: Recorded) -> None:
-        topic, table = definition.topic, definition.table
-        if recorded.seq > offset.seq:
-            where = f" up to {recorded.next}" if recorded.next else ""
-            start = recorded.next or "POS,ID"
-            raise TopicStopped(
-                f"{table} holds {recorded.seq} blocks of {topic}{where}, and the store knows of"
-                f" {offset.seq}; to go on behind them: tidegate offsets set {topic} --last"
-                f" {str(start).strip('()').replace(' ', '')} --force"
-            )
-
     def _declare(self, execution: Execution, processor: str, block: Block) -> tuple[Offset, Block]:
         """3c. Write the block down: from here on it is never computed again."""
         at = self._runtime.now()
@@ -406,25 +343,7 @@ class Executor:
     ) -> Execution:
         """6. Move the position, in the one transaction that also ends the execution."""
         at = self._runtime.now()
-        moved = replace(
-            offset,
-            last=block.next,
-            seq=block.seq,
-            rows=outcome.rows,
-            run=at,
-            state=OffsetState.DONE,
-            hostid="",
-            execution_id=None,
-            claimed_at=None,
-            complete_to=max(offset.complete_to, block.complete_to),
-            failures=0,
-            reason="",
-            full=block.full,
-            versions=block.versions,
-            definition_version=block.definition_version,
-            columns=outcome.columns or offset.columns,
-            block=None,
-        )
+        moved = offset.behind(block, outcome, at)
         crashpoint("block.before_commit")
         commit = Commit(execution, moved, block, outcome, at, definition, rebuilt)
         committed = self._insist(execution, lambda: self._store.executions.commit(commit))

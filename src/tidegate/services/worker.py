@@ -19,10 +19,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
 
-from tidegate.errors import ClaimLost, Malformed, MutexError, StoreAway, StoreError
-from tidegate.model.assignment import new_execution
+from tidegate.errors import Malformed, StoreError
 from tidegate.model.execution import Execution, ExecutionState, Limits
 from tidegate.model.instance import TABLE, Instance, InstanceStatus
 from tidegate.model.messages import (
@@ -38,30 +36,13 @@ from tidegate.model.pace import Pace
 from tidegate.ports import Bus, Delivery, Inbox, Mailbox, Runtime, Store
 from tidegate.services.executor import Executor, Interruption
 from tidegate.services.lifecycle import Lifecycle
+from tidegate.services.orders import Order, Orders
 from tidegate.services.reporter import BusReporter
 
 log = logging.getLogger(__name__)
 
 LAST_WORD_SECONDS = 10.0
 """How long a worker that leaves waits for the store to hear of it."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """An execution that an instance is to run."""
-
-    execution_id: str
-    instance: str
-    configuration: Any = None
-    delivery: Delivery | None = None
-    """What told of it; None when it was found in the store."""
-
-    @property
-    def topic(self) -> str:
-        """The topic that it names, if it is of a table."""
-        given = self.configuration or {}
-        topic = given.get("id") if given.get("kind") == TABLE else None
-        return topic if isinstance(topic, str) else ""
 
 
 @dataclass(frozen=True)
@@ -152,10 +133,10 @@ class Worker:
         self._life = life
         self._lives = lives
         """Whether the JVM is still there, once it was started."""
-        self._tidy = tidy
-        """Looks after a topic's table once a block is in it."""
-        self._foreign = foreign
-        """Plans a topic for an assign that is in nobody's store: a foreign manager's."""
+        carried = (store, executor, reporter, runtime, pace, life)
+        self._orders = Orders(*carried, tidy=tidy, foreign=foreign)
+        self._foreign_manager = foreign is not None
+        """A foreign manager gives the orders: the store hears of executions from this process."""
         self._mailbox: Mailbox[Heard | Freed | Rows | Word] = runtime.mailbox()
         self._slots = {
             slot.id: slot
@@ -232,7 +213,7 @@ class Worker:
 
     def _free(self, slot: Slot, told: bool) -> None:
         slot.execution_id = None
-        if slot.owes_word or not told or self._foreign:
+        if slot.owes_word or not told or self._foreign_manager:
             # At once: the manager need not wait for the next beat to use the slot again.
             slot.owes_word = False
             self._bus.publish([Heartbeat(slot.id, slot.state, self._runtime.now())])
@@ -268,7 +249,7 @@ class Worker:
             elif execution.cancel_requested_at is not None:
                 self._interrupt(execution.id, Interruption("cancelled by hand", failure=True))
         for slot in self._slots.values():
-            if slot.execution_id and slot.execution_id not in by_id and not self._foreign:
+            if slot.execution_id and slot.execution_id not in by_id and not self._foreign_manager:
                 # It came back from the dead: what it runs is somebody else's by now.
                 self._interrupt(slot.execution_id, Interruption("no longer its own"))
 
@@ -305,10 +286,10 @@ class Worker:
             return
         self._next_beat = self._runtime.monotonic() + self._pace.heartbeat / 1000
         now = self._runtime.now()
-        self._bus.publish([Heartbeat(id, state, now) for id, state in self._said().items()])
+        self._bus.publish([Heartbeat(id, state, now) for id, state in self._roll_call().items()])
 
-    def _said(self) -> dict[str, InstanceState]:
-        """Give what the slots say of themselves, to be told."""
+    def _roll_call(self) -> dict[str, InstanceState]:
+        """Let each slot say whether it is busy; who said so owes the word that it no longer is."""
         for slot in self._slots.values():
             slot.owes_word = slot.owes_word or slot.execution_id is not None
         return {slot.id: slot.state for slot in self._slots.values()}
@@ -328,26 +309,9 @@ class Worker:
                     self._mailbox.put(Heard(parse(delivery.topic, delivery.body), delivery))
                 except Malformed as error:
                     refused.append((delivery, str(error)))
-            self._refuse(refused)
+            self._orders.refuse(refused)
             inbox.done(deliveries)
         inbox.close()
-
-    def _refuse(self, refused: Sequence[tuple[Delivery, str]]) -> None:
-        """Keep and count what makes no sense; while the store is away, nothing can be obeyed."""
-        if refused:
-            delivery, why = refused[-1]
-            skipped = (len(refused), delivery.topic, delivery.where, why)
-            log.warning("skipped %d messages, the last on %s at %s: %s", *skipped)
-        while refused and not self._life.stopping:
-            try:
-                self._store.rejected.keep(refused, self._runtime.now())
-            except StoreAway:
-                self._runtime.sleep(self._pace.loop / 1000)
-            except StoreError as error:
-                log.warning("%s", error)
-                return
-            else:
-                return
 
     def _mind(self) -> None:
         """Keep the store in the picture, and hear from it what the bus may have lost."""
@@ -358,7 +322,7 @@ class Worker:
                     self._store.instances.set_status(me, InstanceStatus.CLOSING)
                 elif self._is_drained():
                     self._life.stop()
-                self._store.instances.beat(self._said()).result()
+                self._store.instances.beat(self._roll_call()).result()
                 self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
             except StoreError as error:
                 log.warning("%s", error)
@@ -381,7 +345,7 @@ class Worker:
                 return
             told = False
             try:
-                told = self._execute(order)
+                told = self._orders.run(order)
             except StoreError as error:
                 # Not claimed, or claimed and unknown: the store tells the next who looks.
                 log.warning("%s", error)
@@ -389,63 +353,3 @@ class Worker:
                 # A slot that ended here would be busy for ever.
                 log.exception("execution %s", order.execution_id)
             self._mailbox.put(Freed(slot.id, told))
-
-    def _execute(self, order: Order) -> bool:
-        """Run what was ordered; tell whether its end was reported."""
-        execution = self._ordered(order)
-        if execution is None:
-            return False
-        log.info("%s: execution %s", execution.topic, execution.id)
-        try:
-            ended = self._executor.execute(execution)
-        except (MutexError, ClaimLost) as refusal:
-            log.info("%s", refusal)
-            if self._is_known(order):
-                self._reporter.rejected(order.execution_id, order.instance)
-            return False
-        log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
-        if ended.state is ExecutionState.FINISHED:
-            self._tidy(ended.topic)
-        return True
-
-    def _ordered(self, order: Order) -> Execution | None:
-        """Give the execution that was ordered; None when there is nothing to do about it."""
-        if self._foreign is None and order.topic:
-            # As it was told: the claim holds it against the row, so it is not read for that.
-            told = (order.execution_id, order.topic, self._runtime.now())
-            return new_execution(*told, limits=None, worker=order.instance)
-        execution = self._store.executions.get(order.execution_id)
-        if execution is None and self._foreign is not None:
-            return self._adopt(order)
-        if not self._is_known(order) or execution is None:
-            return None
-        mine = execution.etl_worker == order.instance
-        return execution if mine and execution.state is ExecutionState.ASSIGNED else None
-
-    def _is_known(self, order: Order) -> bool:
-        """Tell whether the store has such an order; one that it has not is counted as nonsense."""
-        if order.delivery is None or self._foreign is not None:
-            return True
-        execution = self._store.executions.get(order.execution_id)
-        if execution is not None and execution.etl_worker == order.instance:
-            return True
-        why = f"no execution {order.execution_id} of instance {order.instance}"
-        self._refuse([(order.delivery, why)])
-        return False
-
-    def _adopt(self, order: Order) -> Execution | None:
-        """Write down the execution of a manager that keeps its own books."""
-        assert self._foreign is not None
-        topic = order.topic
-        if not topic:
-            self._reporter.rejected(order.execution_id, order.instance)
-            return None
-        made = new_execution(
-            order.execution_id,
-            topic,
-            self._runtime.now(),
-            limits=self._foreign(topic),
-            worker=order.instance,
-        )
-        self._store.executions.assign(made)
-        return made
