@@ -5,11 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 
-import pyarrow as pa
-from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
-from benchmarks.bed import Bed, Options, bench_bed, judge
+from benchmarks.bed import Bed, Options, bench_bed, judge, land
 from tidegate.cli.output import print_table
 
 _LINEAGE = "- {table: fact.a, depends_on: stage.a, transforms: a}\n"
@@ -35,7 +33,8 @@ def many_steps(options: Options) -> None:
         start = bed.parts.runtime.now() - 1_000_000_000
         for step in range(last):
             first = start + step * _ROWS
-            _land(bed, first)
+            numbers = range(first, first + _ROWS)
+            land(bed.path("stage.a"), numbers, numbers)
             if step < _WARM or step in compared:
                 rows = bed.session.range(first, first + _ROWS, 1, 1).selectExpr("id AS pos", "id")
                 bare.append(_bare(bed, rows, step))
@@ -50,11 +49,6 @@ def many_steps(options: Options) -> None:
     columns = ("steps", "first warm ones s", f"after {options.steps:,} s", "ratio")
     print_table(columns, lines, empty="")
     judge("growth of a step", lines[1][3], 1.3)
-
-
-def _land(bed: Bed, first: int) -> None:
-    numbers = pa.array(range(first, first + _ROWS), pa.int64())
-    write_deltalake(bed.path("stage.a"), pa.table({"pos": numbers, "id": numbers}), mode="append")
 
 
 def _bare(bed: Bed, rows: DataFrame, step: int) -> float:

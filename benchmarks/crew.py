@@ -75,6 +75,22 @@ class Gear:
             lives=lambda: True,
         )
 
+    def worker(self, slots: int, tag: str, pace: Pace, life: Lifecycle) -> Worker:
+        host, pid, _ = self.holders.me.split(":")
+        return Worker(
+            Identity("bench", host, int(pid), self.holders.me, (tag,)),
+            slots,
+            self.store,
+            self.bus,
+            self.executor(),
+            BusReporter(self.bus, self.runtime),
+            self.runtime,
+            pace,
+            life,
+            lives=lambda: True,
+            tidy=lambda _: None,
+        )
+
 
 @contextmanager
 def process(
@@ -98,20 +114,7 @@ def serve(role: str, place: Place, slots: int, tag: str) -> None:
         lake = gear.lake
         Manager(gear.store, gear.bus, lake, gear.holders, gear.runtime, pace, life).serve()
         return
-    host, pid, _ = gear.holders.me.split(":")
-    Worker(
-        Identity("bench", host, int(pid), gear.holders.me, (tag,)),
-        slots,
-        gear.store,
-        gear.bus,
-        gear.executor(),
-        BusReporter(gear.bus, gear.runtime),
-        gear.runtime,
-        pace,
-        life,
-        lives=lambda: True,
-        tidy=lambda _: None,
-    ).serve()
+    gear.worker(slots, tag, pace, life).serve()
 
 
 def _end_with_parent() -> None:

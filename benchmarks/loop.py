@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow as pa
-from deltalake import write_deltalake
 from sqlalchemy import insert
 
-from benchmarks.bed import Options, bench_parts, judge
+from benchmarks.bed import Options, bench_parts, judge, land
 from tidegate.cli.output import print_table
 from tidegate.model.duration import HOUR
 from tidegate.model.execution import ExecutionState, Offset, OffsetState
@@ -108,7 +106,7 @@ class Stage:
         self.parts.store.offsets.stamps()
 
     def land(self, chain: int) -> None:
-        _land(self.parts, f"stage.s{chain}", self.newest + 1)
+        land(self.parts.tables.path(f"stage.s{chain}"), [self.newest + 1], [1])
 
 
 @contextmanager
@@ -145,14 +143,9 @@ def _definitions(chains: int) -> list[Definition]:
 def _land_all(parts: Parts, chains: int, newest: int) -> None:
     """Land one table, and copy it for the others: only their logs are ever read."""
     first = Path(parts.tables.path("stage.s0"))
-    _land(parts, "stage.s0", newest)
+    land(str(first), [newest], [1])
     for chain in range(1, chains):
         shutil.copytree(first, parts.tables.path(f"stage.s{chain}"))
-
-
-def _land(parts: Parts, table: str, pos: int) -> None:
-    rows = pa.table({"pos": pa.array([pos], pa.int64()), "id": pa.array([1], pa.int64())})
-    write_deltalake(parts.tables.path(table), rows, mode="append")
 
 
 def _fill(store: SqlStore, chains: int, newest: int, now: int) -> None:

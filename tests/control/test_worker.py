@@ -28,8 +28,6 @@ from tidegate.model.pace import Pace
 from tidegate.model.position import Position
 from tidegate.ports import Inbox
 from tidegate.services.lifecycle import Lifecycle
-from tidegate.services.reporter import BusReporter
-from tidegate.services.worker import Identity, Worker
 
 SELDOM = Pace(heartbeat=600_000)
 """After the first beat, a slot says that it is free only of its own accord."""
@@ -95,22 +93,8 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
     gate.begun, gate.open = Event(), Event()
     gate.open.set()
     gear = Gear(gear.store, gear.bus, gear.holders, gear.runtime, gate)
-    life, reporter = Lifecycle(), BusReporter(gear.bus, gear.runtime)
-    inbox, before = gear.bus.manager_inbox(), set(running())
-    worker = Worker(
-        Identity("w", "here", 1, gear.holders.me, ("worker0",)),
-        1,
-        gear.store,
-        gear.bus,
-        gear.executor(),
-        reporter,
-        gear.runtime,
-        SELDOM,
-        life,
-        lives=lambda: True,
-        tidy=lambda _: None,
-    )
-    gear.runtime.spawn("worker", worker.serve)
+    life, inbox, before = Lifecycle(), gear.bus.manager_inbox(), set(running())
+    gear.runtime.spawn("worker", gear.worker(1, "worker0", SELDOM, life).serve)
     crew = Crew(gear, gate, inbox, life)
     crew.hear(Heartbeat)
     yield crew
