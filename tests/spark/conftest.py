@@ -70,3 +70,4 @@ def forget_tables(spark: SparkHost) -> None:
     for database in session.catalog.listDatabases():
         if database.name != "default":
             session.sql(f"DROP SCHEMA `{database.name}` CASCADE")
+    spark.catalogued.clear()

@@ -64,7 +64,7 @@ def _rows(parts: Parts, spark: SparkHost, asked: Asked) -> Iterator[DataFrame]:
     upto = _position("--next", asked.next) or offset.next or Position(GREATEST // 1000, GREATEST)
     if asked.topic != definition.topic:
         definition = definition.whole()
-    bench = Workbench(parts.tables)
+    bench = Workbench(parts.tables, spark.catalogued)
     block = Block(after, upto, 0, offset.seq + 1, False, 0, 0)
     session = spark.fresh()
     try:

@@ -21,7 +21,7 @@ def analyse(
 
     A topic whose tables are not all there yet cannot be analysed, and is left out.
     """
-    bench = Workbench(tables)
+    bench = Workbench(tables, spark.catalogued)
     findings: list[tuple[str, int, str]] = []
     block = Block(START, START, 0, 0, False, 0, 0)
     for definition in definitions.values():

@@ -52,7 +52,7 @@ def define_functions(
     Each costs a statement, so only those that the text names are made, and block().
     """
     for name, test in (("block", reach.condition(kind)), ("upto", up_to(kind, next))):
-        if name == "upto" and not _named(name, text):
+        if name == "upto" and not is_named(name, text):
             continue
         session.sql(
             f"CREATE OR REPLACE TEMPORARY FUNCTION {name}"
@@ -73,15 +73,16 @@ def define_constants(
         ("seq", "BIGINT", f"{seq}L"),
         ("topic", "STRING", f"'{topic}'"),
     ):
-        if not _named(name, text):
+        if not is_named(name, text):
             continue
         session.sql(
             f"CREATE OR REPLACE TEMPORARY FUNCTION {name}() RETURNS {returns} RETURN {value}"
         )
 
 
-def _named(function: str, text: str) -> bool:
-    return re.search(rf"\b{function}\b", text, re.IGNORECASE) is not None
+def is_named(name: str, text: str) -> bool:
+    """Tell whether SQL mentions a function or a view, in whatever place."""
+    return re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) is not None
 
 
 def in_block(kind: str, last: Position, next: Position) -> str:

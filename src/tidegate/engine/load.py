@@ -63,7 +63,7 @@ class Loader:
         self._aside = aside
         self._runtime = runtime
         self._writes = writes
-        self._bench = Workbench(tables)
+        self._bench = Workbench(tables, spark.catalogued)
 
     def run(self, work: Work) -> Outcome:
         """Load the block, once, and run what comes after."""

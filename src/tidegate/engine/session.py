@@ -63,6 +63,8 @@ class SparkHost:
         self._stopped = False
         """Its context was seen to have stopped by itself: a thread of Spark's ran out of memory."""
         self._lock = threading.Lock()
+        self.catalogued: set[str] = set()
+        """Tables that were put into the catalog of this Spark."""
 
     @property
     def connect(self) -> bool:

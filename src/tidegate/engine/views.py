@@ -8,14 +8,14 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.engine.failures import sentence
-from tidegate.engine.functions import Reach, define_constants, define_functions
+from tidegate.engine.functions import Reach, define_constants, define_functions, is_named
 from tidegate.engine.looks import Tables
 from tidegate.errors import FlowFailed
 from tidegate.model.execution import Block
 from tidegate.model.lineage import Definition, Processor
 from tidegate.model.statements import statement_tables, statements
 from tidegate.model.viewedit import dealt, pinned, typed, typed_statement
-from tidegate.model.viewtext import read_view, tables_read
+from tidegate.model.viewtext import ViewText, read_view, tables_read
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE"})
 
@@ -23,10 +23,10 @@ _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE"})
 class Workbench:
     """Prepares sessions: what a view names is there, and means the block at hand."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, catalogued: set[str]) -> None:
         self._tables = tables
-        self._registered: set[str] = set()
-        """Tables that the catalog, which all sessions share, is known to know."""
+        self._catalogued = catalogued
+        """Tables that the catalog, which all sessions of a Spark share, is known to know."""
 
     def define(
         self,
@@ -68,13 +68,16 @@ class Workbench:
         texts = {name: read_view(name, text) for name, text in definition.views.items()}
         self._register(session, definition, tables_read(list(texts), texts))
         pins = {name.lower(): version for name, version in versions.items()}
+        frames: dict[str, DataFrame] = {}
         for name, view in texts.items():
             arguments = {key: definition.vars[key] for key in view.parameters}
             own = dealt(view.text, definition.shard) if definition.shard else view.text
             frame = session.sql(typed(pinned(own, pins)), args=arguments or None)
-            frame.createOrReplaceTempView(f"`{name}`")
-        frames = [session.table(f"`{name}`") for name in definition.transforms]
-        return reduce(lambda above, below: above.unionByName(below), frames)
+            if _is_read(name, texts, definition):
+                frame.createOrReplaceTempView(f"`{name}`")
+            frames[name.lower()] = frame
+        wanted = (frames[name.lower()] for name in definition.transforms)
+        return reduce(lambda above, below: above.unionByName(below), wanted)
 
     def run_statements(
         self, session: SparkSession, definition: Definition, field: str, text: str
@@ -99,11 +102,17 @@ class Workbench:
         listed = {name.lower(): name for name in (*definition.listed, definition.table)}
         for name in names:
             spelled = listed.get(name.lower(), name)
-            if spelled in self._registered:
+            if spelled in self._catalogued:
                 continue
             if spelled.count(".") == 1 and self._tables.exists(spelled):
                 register_table(session, spelled, self._tables.path(spelled))
-                self._registered.add(spelled)
+                self._catalogued.add(spelled)
+
+
+def _is_read(name: str, views: Mapping[str, ViewText], definition: Definition) -> bool:
+    """Tell whether anything reads a view by its name; to make one costs a statement."""
+    by_views = any(name.lower() in view.views for view in views.values())
+    return by_views or is_named(name, f"{definition.after}\n{definition.log}")
 
 
 def register_table(session: SparkSession, name: str, path: str) -> None:

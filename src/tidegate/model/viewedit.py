@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from sqlglot import Token, TokenType, tokenize
@@ -12,6 +13,7 @@ from tidegate.model.lineage import Shard
 from tidegate.model.viewtree import (
     BLOCK_FUNCTIONS,
     DIALECT,
+    KEPT,
     block_calls,
     parse_view,
     position,
@@ -23,6 +25,7 @@ _OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 
 
+@lru_cache(KEPT)
 def typed(text: str) -> str:
     """Give block(a, b) and upto(a, b) the type of their position: block(a, b, typeof(a))."""
     return _typed_at(text, {position(call) for call in block_calls(parse_view(text))})
@@ -45,6 +48,7 @@ def _called(text: str) -> Iterator[Token]:
             yield name
 
 
+@lru_cache(KEPT)
 def dealt(text: str, shard: Shard) -> str:
     """Let block(o.pos, o.id) be true for the rows of one shard only, by that same `o`."""
     calls = {
@@ -80,6 +84,8 @@ def _typed_at(text: str, calls: set[int]) -> str:
 
 def pinned(text: str, versions: Mapping[str, int]) -> str:
     """Let each table in `versions` be read as of its version, unless the text says another."""
+    if not versions:
+        return text
     inserts: dict[int, str] = {}
     for reference in table_references(parse_view(text)):
         if reference.name not in versions or reference.cte is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlglot import exp
 
 from tidegate.model.viewtree import (
+    KEPT,
     ViewSyntaxError,
     block_calls,
     function_name,
@@ -70,6 +72,7 @@ class ViewText:
     nondeterministic: frozenset[str]
 
 
+@lru_cache(KEPT)
 def read_view(name: str, text: str) -> ViewText:
     """Read what a view's text says, or raise ViewSyntaxError."""
     root = parse_view(text)

@@ -14,6 +14,8 @@ from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse, tokeni
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 DIALECT = "spark"
+KEPT = 1_000
+"""So many texts are remembered as they were read: block after block asks for the same few."""
 BLOCK_FUNCTIONS = frozenset({"block", "upto"})
 ViewQuery = exp.Select | exp.SetOperation | exp.Subquery
 _FILE_FORMATS = frozenset(
