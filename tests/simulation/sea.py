@@ -86,6 +86,10 @@ class Jvm:
     _loads: list[Load] = field(default_factory=list)
 
     def write(self, load: Load, now: Callable[[], float]) -> None:
+        if not self.alive:
+            # It died since it was last asked: whoever calls it hears that nobody answers.
+            load.answer.put(False)
+            return
         self._loads.append(load)
         self.sea.begin(load.work.definition.table, self)
         long = self.sea.chance.random() ** 4 * LONGEST_LOAD
