@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from sqlglot import Token, TokenType, tokenize
+from sqlglot import Token, TokenType
 
 from tidegate.model.lineage import Shard
 from tidegate.model.viewtree import (
     BLOCK_FUNCTIONS,
-    DIALECT,
     KEPT,
     block_calls,
     parse_view,
@@ -54,7 +53,7 @@ def dealt(text: str, shard: Shard) -> str:
     calls = {
         position(call) for call in block_calls(parse_view(text)) if call.name.lower() == "block"
     }
-    tokens = tokenize(text, read=DIALECT)
+    tokens = tokens_of(text)
     inserts: dict[int, str] = {}
     for index, token in enumerate(tokens):
         if token.start not in calls:
@@ -67,7 +66,7 @@ def dealt(text: str, shard: Shard) -> str:
 
 
 def _typed_at(text: str, calls: set[int]) -> str:
-    tokens = tokenize(text, read=DIALECT)
+    tokens = tokens_of(text)
     inserts: dict[int, str] = {}
     # Backwards, so that a call inside an argument is done when that argument is copied.
     for index in reversed(range(len(tokens))):

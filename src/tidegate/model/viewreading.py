@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sqlglot import TokenType, exp, tokenize
+from sqlglot import TokenType, exp
 
 from tidegate.model.viewtext import ViewText
 from tidegate.model.viewtree import (
-    DIALECT,
     ViewQuery,
     block_calls,
     line_at,
@@ -18,6 +17,7 @@ from tidegate.model.viewtree import (
     parse_view,
     position,
     table_references,
+    tokens_of,
 )
 
 
@@ -96,7 +96,7 @@ def keyword_line(
     text = reading.view.text
     ends = [n.meta["end"] for part in before for n in nodes(part) if "end" in n.meta]
     last = max(ends, default=0)
-    for token in tokenize(text, read=DIALECT):
+    for token in tokens_of(text):
         if token.start > last and token.token_type in keywords:
             return line_at(text, token.start)
     return line_at(text, last)
