@@ -87,7 +87,8 @@ def in_order(definition: Definition, rows: DataFrame) -> DataFrame:
         )
     rest = [name for name in given if name.lower() not in position]
     ordered = [*(names[name] for name in position), *rest]
-    return rows.select([f"`{name}`" for name in ordered])
+    # Most views give it first, and Spark would analyse all of the query once more.
+    return rows if ordered == given else rows.select([f"`{name}`" for name in ordered])
 
 
 def _column(definition: Definition, field: StructField) -> str:
