@@ -233,6 +233,32 @@ TWO_ARGUMENTS = ("corr", "covar_", "max_by", "min_by", "regr_", "percentile", "a
 SYNONYMS = {"approx_percentile": "percentile_approx", "string_agg": "listagg"}
 
 
+class TestNames:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "SELECT o.pos, o.id, o.amount,\no.net AS Amount",
+            "SELECT o.pos, o.id, o.amount,\nCAST(o.amount AS INT)",
+            "SELECT o.*, o.pos, o.id,\no.ID",
+        ],
+    )
+    def test_no_column_is_given_twice(self, text: str) -> None:
+        (finding,) = _findings(f"{text} {BLOCK}")
+        assert finding.line == 2
+        assert finding.message.startswith(("gives the column amount twice", "gives the column id"))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"SELECT o.*, p.* {BLOCK}",
+            f"SELECT o.pos, o.id, o.a + 1, o.a + 2 {BLOCK}",
+            f"SELECT o.pos, o.id, o.a {BLOCK} UNION ALL SELECT o.pos, o.id, o.id {BLOCK}",
+        ],
+    )
+    def test_names_that_do_not_meet_are_let_through(self, text: str) -> None:
+        assert _findings(text) == []
+
+
 class TestAggregates:
     @pytest.mark.parametrize("name", SPARK_AGGREGATES.split())
     @pytest.mark.parametrize("quote", ["", "`"])

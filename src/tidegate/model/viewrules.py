@@ -44,6 +44,7 @@ def step_findings(
             for finding in _not_dealt(reading, base)
         ),
         *_wrong_positions(top, (pos, id), keyed),
+        *_doubled_names(top),
         *rows.findings,
     ]
 
@@ -112,6 +113,19 @@ def _wrong_positions(top: Reading, names: Sequence[str], keyed: bool) -> Iterato
         if not keyed:
             for index, name in enumerate(names):
                 yield from _foreign_position(top, select, index, name)
+
+
+def _doubled_names(top: Reading) -> Iterator[Finding]:
+    """A table takes no two columns that differ in case alone; a UNION is named by its first."""
+    seen: set[str] = set()
+    first = next(_branches(top.root), None)
+    for projection in first.expressions if first else ():
+        for name in sorted(_names(projection) & seen - {"*"}):
+            yield top.finding(
+                top.line(projection),
+                f"gives the column {name} twice; give one of them another name with AS",
+            )
+        seen |= _names(projection)
 
 
 def _foreign_position(top: Reading, select: exp.Select, index: int, name: str) -> Iterator[Finding]:
