@@ -171,6 +171,12 @@ class TestSteps:
         assert (problem.file, problem.line) == ("views/v.sql", 2)
         assert problem.message == "block() is for a Step; a Reload reads its tables whole"
 
+    def test_a_column_is_given_once_by_a_reload_too(self, tmp_path: Path) -> None:
+        view = "SELECT o.region,\n  o.net AS Region FROM stage.orders o"
+        problem = _only(_load(tmp_path, RELOAD.format("mart.a", "stage.orders", "v"), v=view))
+        assert (problem.file, problem.line) == ("views/v.sql", 2)
+        assert "gives the column region twice" in problem.message
+
     def test_a_check_needs_a_view_that_gives_the_same_twice(self, tmp_path: Path) -> None:
         lineage = (
             "- table: fact.a\n  depends_on: stage.orders\n  transforms: v\n  checks: {a: x > 0}"

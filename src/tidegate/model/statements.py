@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from sqlglot import TokenType, exp, parse_one
-from sqlglot.dialects.dialect import Dialect
+from sqlglot import TokenType, exp, parse_one, tokenize
 from sqlglot.errors import SqlglotError
+
+from tidegate.model.viewtree import DIALECT
 
 
 def statements(text: str) -> list[str]:
     """Split at semicolons that stand outside of strings and comments."""
     try:
-        tokens = Dialect.get_or_raise("spark").tokenize(text)
+        tokens = tokenize(text, read=DIALECT)
     except SqlglotError as error:
         raise ValueError(f"does not read as SQL: {str(error).splitlines()[0]}") from None
     ends = [token.start for token in tokens if token.token_type is TokenType.SEMICOLON]
@@ -27,7 +28,7 @@ def pointed_at(text: str, table: str, other: str) -> str:
 def _pointed_at(statement: str, table: str, other: str) -> str:
     # The reader takes what follows some commands for a text, unless a word stands before them.
     shift = "_ "
-    tokens = Dialect.get_or_raise("spark").tokenize(shift + statement)
+    tokens = tokenize(shift + statement, read=DIALECT)
     quoted = ".".join(f"`{part}`" for part in other.split("."))
     for first, dot, last in reversed(list(zip(tokens, tokens[1:], tokens[2:], strict=False))):
         named = f"{first.text}{dot.text}{last.text}".lower() == table.lower()
@@ -40,7 +41,7 @@ def _pointed_at(statement: str, table: str, other: str) -> str:
 def statement_tables(statement: str) -> list[str]:
     """Name the `db.table`s of a statement; one that the reader does not know names none."""
     try:
-        parsed = parse_one(statement, dialect="spark")
+        parsed = parse_one(statement, read=DIALECT)
     except SqlglotError:
         return []
     return [f"{table.db}.{table.name}" for table in parsed.find_all(exp.Table) if table.db]

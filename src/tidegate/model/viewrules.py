@@ -1,4 +1,4 @@
-"""The rules that a Step's transform must keep, so that running it block by block loses nothing."""
+"""The rules that a transform must keep, so that running it block by block loses nothing."""
 
 from __future__ import annotations
 
@@ -44,9 +44,22 @@ def step_findings(
             for finding in _not_dealt(reading, base)
         ),
         *_wrong_positions(top, (pos, id), keyed),
-        *_doubled_names(top),
         *rows.findings,
     ]
+
+
+def doubled_names(view: ViewText) -> Iterator[Finding]:
+    """What a view gives twice, which no table takes; a UNION is named by its first SELECT."""
+    top = read(view)
+    first = next(_branches(top.root), None)
+    seen: set[str] = set()
+    for projection in first.expressions if first else ():
+        for name in sorted(_names(projection) & seen - {"*"}):
+            yield top.finding(
+                top.line(projection),
+                f"gives the column {name} twice; give one of them another name with AS",
+            )
+        seen |= _names(projection)
 
 
 def _not_by_block(top: Reading, readings: Iterable[Reading], base: str) -> Iterator[Finding]:
@@ -113,19 +126,6 @@ def _wrong_positions(top: Reading, names: Sequence[str], keyed: bool) -> Iterato
         if not keyed:
             for index, name in enumerate(names):
                 yield from _foreign_position(top, select, index, name)
-
-
-def _doubled_names(top: Reading) -> Iterator[Finding]:
-    """A table takes no two columns that differ in case alone; a UNION is named by its first."""
-    seen: set[str] = set()
-    first = next(_branches(top.root), None)
-    for projection in first.expressions if first else ():
-        for name in sorted(_names(projection) & seen - {"*"}):
-            yield top.finding(
-                top.line(projection),
-                f"gives the column {name} twice; give one of them another name with AS",
-            )
-        seen |= _names(projection)
 
 
 def _foreign_position(top: Reading, select: exp.Select, index: int, name: str) -> Iterator[Finding]:

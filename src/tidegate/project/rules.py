@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sqlglot import TokenType, exp, parse, tokenize
+from sqlglot import TokenType, exp, parse
 from sqlglot.errors import SqlglotError
 
 from tidegate.errors import LakeError, Problem
@@ -18,9 +18,10 @@ from tidegate.model.facts import Look
 from tidegate.model.lineage import Definition, Processor, circles
 from tidegate.model.statements import statements
 from tidegate.model.viewedit import calls_block
-from tidegate.model.viewrules import step_findings
+from tidegate.model.viewreading import Finding
+from tidegate.model.viewrules import doubled_names, step_findings
 from tidegate.model.viewtext import ViewCycleError, ViewText, reachable, read_view, tables_read
-from tidegate.model.viewtree import DIALECT, ViewSyntaxError
+from tidegate.model.viewtree import DIALECT, ViewSyntaxError, line_at, tokens_of
 from tidegate.project.entries import Entry
 
 _LARGEST_VIEW = 1_000_000
@@ -126,6 +127,8 @@ def entry_problems(
     names = reachable(known, views.texts)
     for name in names:
         problems += _view_problems(name, views, variables)
+    for name in known:
+        problems += _found(doubled_names(views.texts[name]), views)
     match definition.processor:
         case _ if "processor" not in entry.fields and "processor" in entry.lines:
             # It is neither of them, and what it would have to keep is not known.
@@ -234,8 +237,12 @@ def _step_problems(
             keyed=bool(definition.keys),
             sharded=bool(definition.shards),
         )
-        for finding in findings:
-            yield views.problem(finding.view, finding.line, "", finding.message)
+        yield from _found(findings, views)
+
+
+def _found(findings: Iterable[Finding], views: Views) -> Iterator[Problem]:
+    for finding in findings:
+        yield views.problem(finding.view, finding.line, "", finding.message)
 
 
 def _reload_problems(names: Iterable[str], views: Views) -> Iterator[Problem]:
@@ -248,10 +255,10 @@ def _reload_problems(names: Iterable[str], views: Views) -> Iterator[Problem]:
 
 def _line(text: str, kind: TokenType, word: str, *, before: bool = False) -> int:
     """Find the line where a word stands behind a token of that kind, or before one."""
-    for first, second in pairwise(tokenize(text, read=DIALECT)):
+    for first, second in pairwise(tokens_of(text)):
         mark, named = (second, first) if before else (first, second)
         if mark.token_type is kind and named.text.lower() == word.lower():
-            return text.count("\n", 0, named.start) + 1
+            return line_at(text, named.start)
     return 1
 
 
