@@ -11,13 +11,8 @@ from tidegate.errors import Problem, ProjectError, WrongUse
 from tidegate.model.lineage import Definition, Processor, TopicName
 from tidegate.model.viewtext import ViewCycleError, ViewText, reachable
 from tidegate.project.entries import Entry, read_entries
-from tidegate.project.rules import (
-    entry_problems,
-    lineage_problems,
-    log_problems,
-    read_logs,
-    read_views,
-)
+from tidegate.project.rules import entry_problems, lineage_problems, log_problems
+from tidegate.project.views import read_logs, read_views
 from tidegate.settings import FILE, Settings, load_settings
 
 
