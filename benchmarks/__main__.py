@@ -47,7 +47,7 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--rows", type=int, default=1_000_000, help="of a large block")
     parser.add_argument("--few", type=int, default=1_000, help="rows of a small block")
-    parser.add_argument("--repeats", type=int, default=10, help="turns for a small block")
+    parser.add_argument("--repeats", type=int, default=10, help="turns of each; `step` takes more")
     parser.add_argument("--files", type=int, default=10_000, help="of the base in `bounds`")
     parser.add_argument("--topics", type=int, default=10_000, help="in `plan` and `loop`")
     parser.add_argument("--steps", type=int, default=2_000, help="in `ageing`")

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp, parse, tokenize
@@ -16,6 +17,8 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 DIALECT = "spark"
 KEPT = 1_000
 """So many texts are remembered as they were read: block after block asks for the same few."""
+_TREES = 16
+"""Trees are large, but each rule of a transform asks for its tree right after the one before."""
 BLOCK_FUNCTIONS = frozenset({"block", "upto"})
 ViewQuery = exp.Select | exp.SetOperation | exp.Subquery
 _FILE_FORMATS = frozenset(
@@ -65,8 +68,9 @@ class TableReference:
         )
 
 
+@lru_cache(maxsize=_TREES)
 def parse_view(text: str) -> ViewQuery:
-    """The text as a tree to look at; ViewSyntaxError unless it is one plain SELECT."""
+    """The text as a tree to look at, never to change; ViewSyntaxError unless one plain SELECT."""
     tokens = tokens_of(text)
     words = [token for token in tokens if token.token_type not in _NO_WORDS]
     if not words:
