@@ -21,7 +21,7 @@ from tidegate.holders import FlockHolders
 from tidegate.model.lineage import Processor
 from tidegate.model.pace import Pace
 from tidegate.ports import Bus, Store
-from tidegate.runtime import RealRuntime
+from tidegate.runtime import RealRuntime, settle
 from tidegate.services.executor import Executor
 from tidegate.services.lifecycle import Lifecycle
 from tidegate.services.manager import Manager
@@ -109,6 +109,7 @@ def process(
 def serve(role: str, place: Place, slots: int, tag: str) -> None:
     """Be one of them, until killed."""
     gear, pace, life = Gear.at(place), Pace(), Lifecycle()
+    settle()
     if role == "manager":
         gear.bus.create_topics()
         lake = gear.lake

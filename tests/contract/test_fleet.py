@@ -34,7 +34,7 @@ def only(store: Store) -> Instance:
 
 def given(store: Store, term: int, worker: str = "i-1", id: str = "e-1") -> Execution:
     made = new_execution(id, TOPIC, NOW, limits=None, worker=worker, term=term)
-    store.executions.assign_all([made], term)
+    store.executions.assign_all([made], term, (), NOW)
     return made
 
 

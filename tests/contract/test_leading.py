@@ -83,11 +83,11 @@ class TestTerm:
 
     def test_it_assigns_nothing(self, store: Store, over: int) -> None:
         with pytest.raises(Deposed, match="term 1 is over: b leads"):
-            store.executions.assign_all([made("e-1", over)], over)
+            store.executions.assign_all([made("e-1", over)], over, (), NOW)
         assert store.executions.get("e-1") is None
 
     def test_it_takes_nothing_away(self, store: Store, over: int) -> None:
-        store.executions.assign_all([made("e-1", 2)], 2)
+        store.executions.assign_all([made("e-1", 2)], 2, (), NOW)
         with pytest.raises(Deposed):
             store.executions.lose({"e-1": "gone"}, frozenset(), over, NOW)
         with pytest.raises(Deposed):

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
 from tidegate.errors import StoreAway
@@ -60,10 +60,15 @@ def _notices() -> Iterator[str]:
 
 
 @cache
+def _engine() -> Engine:
+    """One engine for all plays of this process: to compile statements costs more than a play."""
+    return create_engine("sqlite+pysqlite://", poolclass=StaticPool, isolation_level="AUTOCOMMIT")
+
+
 def _connection() -> tuple[Connection, sqlite3.Connection]:
-    """One connection for all plays of this process: opening and compiling costs more than one."""
-    engine = create_engine("sqlite+pysqlite://", poolclass=StaticPool, isolation_level="AUTOCOMMIT")
-    connection = engine.connect()
+    """A connection a play: statements that were prepared over another file may crash SQLite."""
+    _engine().dispose()
+    connection = _engine().connect()
     raw = connection.connection.dbapi_connection
     assert isinstance(raw, sqlite3.Connection)
     return connection, raw

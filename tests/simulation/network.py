@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from tidegate.model.messages import Message, Topic, key_of, render, topic_of
-from tidegate.ports import Delivery
+from tidegate.ports import Delivery, Parcel
 
 from .process import Letters, Process
 
@@ -155,6 +155,12 @@ class PlayedBus:
         self._process.require_life()
         for message in messages:
             self._network.send(message)
+
+    def enclose(self, _messages: Sequence[Message]) -> Sequence[Parcel]:
+        return ()
+
+    def announce(self, messages: Sequence[Message]) -> None:
+        self.publish(messages)
 
     def manager_inbox(self) -> ManagerInbox:
         return self._network.managers_from(self._process)

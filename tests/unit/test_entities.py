@@ -14,7 +14,14 @@ from tidegate.model.entities import (
 from tidegate.model.execution import Execution, ExecutionState
 from tidegate.model.lineage import Definition, Processor
 
-EXECUTION = Execution("e-1", "table", "fact.orders", "fact.orders", ExecutionState.RUNNING)
+EXECUTION = Execution(
+    "e-1",
+    "table",
+    "fact.orders",
+    "fact.orders",
+    ExecutionState.RUNNING,
+    started_at=1_700_000_000_123,
+)
 DEFINITION = Definition(
     "fact.orders",
     Processor.STEP,
@@ -40,7 +47,9 @@ def test_a_start_without_a_definition_is_still_a_start() -> None:
 
 
 def test_a_completion_counts_and_points_back_to_its_start() -> None:
-    done = task_completed(STARTED, 7, succeeded=10, failed=2, retryable=True, at=1_700_000_001_000)
+    done = task_completed(
+        EXECUTION, 7, succeeded=10, failed=2, retryable=True, at=1_700_000_001_000
+    )
     assert done["_id"] == done["event_type"] == "task-completed"
     assert done["task_started_location"] == 7
     assert done["start_time"] == STARTED["start_time"] < done["end_time"]
@@ -49,7 +58,7 @@ def test_a_completion_counts_and_points_back_to_its_start() -> None:
 
 
 def test_a_failure_says_why_and_took_nothing() -> None:
-    failed = task_failed(STARTED, 7, reason="no such column", at=1_700_000_001_000)
+    failed = task_failed(EXECUTION, 7, STARTED, reason="no such column", at=1_700_000_001_000)
     assert failed["event_type"] == "task-failed"
     assert failed["reason_why_stopped"] == "no such column"
     assert failed["entities_succeeded"] == failed["entities_failed"] == 0

@@ -49,7 +49,7 @@ class EmbeddedBus:
     def publish(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
-        parcels = [Parcel(topic_of(one), key_of(one), render(one)) for one in messages]
+        parcels = self.enclose(messages)
         with self._changed:
             self._outbox += parcels
             if self._sending:
@@ -57,6 +57,12 @@ class EmbeddedBus:
                 return
             self._sending = True
         self._send()
+
+    def enclose(self, messages: Sequence[Message]) -> Sequence[Parcel]:
+        return [Parcel(topic_of(one), key_of(one), render(one)) for one in messages]
+
+    def announce(self, messages: Sequence[Message]) -> None:
+        self._ring({_room_of(topic_of(one)) for one in messages})
 
     def manager_inbox(self) -> EmbeddedInbox:
         return self._inbox(Room.MANAGER, [Topic.HEARTBEAT, Topic.PROGRESS], None)
@@ -115,10 +121,13 @@ class EmbeddedBus:
 
     def _sent(self, rooms: Collection[Room], put: Future[None]) -> None:
         _complain(put)
+        self._ring(rooms)
+        self._send()
+
+    def _ring(self, rooms: Collection[Room]) -> None:
         # A database that notifies has told those who listen, on every machine, with the commit.
         if self._listening is None:
             self._bell.look(rooms)
-        self._send()
 
 
 class EmbeddedInbox:

@@ -14,7 +14,7 @@ from tidegate.bus.kafka_inbox import KafkaInbox, Reader
 from tidegate.bus.topics import Topics
 from tidegate.errors import Malformed
 from tidegate.model.messages import Message, Topic, key_of, parse, render, topic_of
-from tidegate.ports import Delivery
+from tidegate.ports import Delivery, Parcel
 
 POLL_SECONDS = 0.5
 CLOSING_SECONDS = 5.0
@@ -46,6 +46,12 @@ class KafkaBus:
         lost = [why for message in messages if (why := self._send(message)) is not None]
         if lost:
             _log.warning("%d messages are not sent: %s", len(lost), lost[0])
+
+    def enclose(self, _messages: Sequence[Message]) -> Sequence[Parcel]:
+        return ()
+
+    def announce(self, messages: Sequence[Message]) -> None:
+        self.publish(messages)
 
     def manager_inbox(self) -> KafkaInbox:
         topics = [Topic.HEARTBEAT, Topic.PROGRESS]

@@ -122,8 +122,10 @@ def _managing(parts: Parts, bus: Bus, life: Lifecycle) -> Iterator[None]:
 
 def _until_stopped() -> Lifecycle:
     """Let ctrl-C and SIGTERM ask for the end: once for an orderly one, twice for one at once."""
+    from tidegate.runtime import settle
     from tidegate.services.lifecycle import Lifecycle
 
+    settle()
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -30,17 +30,11 @@ def task_started(execution: Execution, definition: Definition | None, at: int) -
 
 
 def task_completed(
-    started: Mapping[str, Any],
-    location: int,
-    *,
-    succeeded: int,
-    failed: int,
-    retryable: bool,
-    at: int,
+    ended: Execution, location: int, *, succeeded: int, failed: int, retryable: bool, at: int
 ) -> dict[str, Any]:
-    """End a run that did its work; `started` stands at `location`."""
+    """End a run that did its work; its start stands at `location`."""
     return {
-        **_end("task-completed", started, location, at),
+        **_end("task-completed", ended, location, at),
         "retry_entities_exist": retryable,
         "entities_succeeded": succeeded,
         "entities_failed": failed,
@@ -48,11 +42,11 @@ def task_completed(
 
 
 def task_failed(
-    started: Mapping[str, Any], location: int, *, reason: str, at: int
+    ended: Execution, location: int, started: Mapping[str, Any], *, reason: str, at: int
 ) -> dict[str, Any]:
-    """End a run that failed: none of its rows were taken."""
+    """End a run that failed: none of its rows were taken. `started` stands at `location`."""
     return {
-        **_end("task-failed", started, location, at),
+        **_end("task-failed", ended, location, at),
         "retry_entities_exist": False,
         "entities_succeeded": 0,
         "entities_failed": 0,
@@ -96,13 +90,13 @@ def operator_action(flow: str, by: str, what: str, at: int) -> dict[str, Any]:
     }
 
 
-def _end(event: str, started: Mapping[str, Any], location: int, at: int) -> dict[str, Any]:
+def _end(event: str, ended: Execution, location: int, at: int) -> dict[str, Any]:
     return {
         "_id": event,
         "event_type": event,
-        "task_definition": started["task_definition"],
-        "task_instance": started["task_instance"],
-        "start_time": started["start_time"],
+        "task_definition": ended.flow_id,
+        "task_instance": ended.id,
+        "start_time": entity_time(ended.started_at or at),
         "end_time": entity_time(at),
         "task_started_location": location,
     }

@@ -58,7 +58,9 @@ class Fields:
         return Fields(self._typed(name, dict, "an object"), f"{name}.")
 
     def text(self, name: str) -> str:
-        found: str = self._typed(name, str, "a text")
+        found = self.values.get(name)
+        if type(found) is not str:
+            raise self._mistaken(name, "a text")
         return found
 
     def name(self, name: str) -> str:
@@ -104,9 +106,11 @@ class Fields:
 
     def time(self, name: str) -> int:
         """Read RFC 3339, or the numbers that some JSON writers make of a time."""
-        match self._given(name):
+        match self.values.get(name):
             case str(text):
                 time: float | None = _milliseconds(text)
+            case None:
+                raise self._mistaken(name, "a time")
             case bool():
                 time = None
             case int() | float() as number if number >= 0:
@@ -117,18 +121,19 @@ class Fields:
             raise self._wrong(name, "must be a time as in RFC 3339, such as 2026-01-31T09:30:00Z")
         return int(time)
 
-    def _given(self, name: str) -> Any:
-        found = self.values.get(name)
-        if found is None:
-            raise self._wrong(name, "is missing" if name not in self.values else "is null")
-        return found
-
     def _typed(self, name: str, kind: type, called: str) -> Any:
-        found = self._given(name)
+        found = self.values.get(name)
         # Not isinstance: for Python a bool is an int; for JSON it is none. No field is a bool.
         if type(found) is not kind:
-            raise self._wrong(name, f"must be {called}, not {_kind(found)}")
+            raise self._mistaken(name, called)
         return found
+
+    def _mistaken(self, name: str, called: str) -> Malformed:
+        """Say that a field is not there, or is not what it must be."""
+        found = self.values.get(name)
+        if found is None:
+            return self._wrong(name, "is missing" if name not in self.values else "is null")
+        return self._wrong(name, f"must be {called}, not {_kind(found)}")
 
     def _wrong(self, name: str, what: str) -> Malformed:
         return Malformed(f"{self.path}{name} {what}")

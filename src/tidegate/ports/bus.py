@@ -109,6 +109,15 @@ class Bus(Protocol):
     def publish(self, messages: Sequence[Message]) -> None:
         """Hand messages over, without waiting and without failing."""
 
+    def enclose(self, messages: Sequence[Message]) -> Sequence[Parcel]:
+        """Give what the store is to write in one transaction with what the messages tell of.
+
+        That is nothing where a broker carries them. What was enclosed has to be announced.
+        """
+
+    def announce(self, messages: Sequence[Message]) -> None:
+        """Let messages be read, now that the store has what they tell of: ring, or send them."""
+
     def manager_inbox(self) -> Inbox:
         """Read ems.heartbeat and ems.progress, from where the last manager came to."""
 

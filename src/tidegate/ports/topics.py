@@ -19,6 +19,7 @@ from tidegate.model.facts import Look
 from tidegate.model.failed import FailedRow, FailedState
 from tidegate.model.lineage import Definition
 from tidegate.model.streams import Stream
+from tidegate.ports.bus import Parcel
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,13 @@ class Executions(Protocol):
     def assign(self, execution: Execution) -> None:
         """Step 2: keep the execution before anybody hears of it."""
 
-    def assign_all(self, executions: Sequence[Execution], term: int) -> None:
-        """Step 2 by a leader, for many at once; raises Deposed and keeps none."""
+    def assign_all(
+        self, executions: Sequence[Execution], term: int, enclosed: Sequence[Parcel], at: int
+    ) -> None:
+        """Step 2 by a leader, for many at once, with the messages that tell of them.
+
+        Raises Deposed and keeps none.
+        """
 
     def hand_out(self, queued: Sequence[Execution], term: int) -> Sequence[Execution]:
         """Step 2 for executions that waited for an instance, each naming one now.

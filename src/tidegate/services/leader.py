@@ -117,7 +117,7 @@ class Leader:
             for one in self._choose(wanted, fleet)
         ]
         taken = self._store.executions.hand_out(given, self._term)
-        self._publish(taken)
+        self._bus.publish(self._commands(taken))
         return replace(fleet, open=[*fleet.open, *taken])
 
     def _assign_due(self, fleet: Fleet, now: int) -> None:
@@ -133,10 +133,12 @@ class Leader:
             self._execution(verdict, facts.offsets.get(topic), chosen[topic])
             for topic, verdict in outlook.verdicts(chosen).items()
         ]
+        commands = self._commands(made)
+        enclosed, now = self._bus.enclose(commands), self._runtime.now()
         crashpoint("leader.before_assign")
-        # 2. Stored before it is told: whoever hears of it finds it.
-        self._store.executions.assign_all(made, self._term)
-        self._publish(made)
+        # 2. Stored before it is told, or with it: whoever hears of it finds it.
+        self._store.executions.assign_all(made, self._term, enclosed, now)
+        self._bus.announce(commands)
 
     def _outlook(self, now: int) -> Outlook | None:
         """6. Plan over what is applied now, by the store's clock: whoever leads, it is the same."""
@@ -180,14 +182,11 @@ class Leader:
             term=self._term,
         )
 
-    def _publish(self, executions: Sequence[Execution]) -> None:
+    def _commands(self, executions: Sequence[Execution]) -> Sequence[Assign]:
         now = self._runtime.now()
-        self._bus.publish(
-            [
-                Assign(one.etl_worker, one.id, one.configuration, now, self._term)
-                for one in executions
-            ]
-        )
+        return [
+            Assign(one.etl_worker, one.id, one.configuration, now, self._term) for one in executions
+        ]
 
     def _trim(self, lease: Lease) -> None:
         """9. Forget what is too old to matter."""

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Table, Text, bindparam, func, select
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
+from tidegate.store.schema import JsonText
 from tidegate.store.statement import ask
 
 _ADVISORY_LOCK = select(
@@ -13,15 +28,28 @@ _ADVISORY_LOCK = select(
 
 
 _CLOCK = {
-    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
-    "sqlite": "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
+    "sqlite": "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
 
 
 def clock(connection: Connection) -> int:
     """Give the store's own time in milliseconds: one clock for all who share the store."""
-    now: int = ask(connection, _CLOCK[connection.dialect.name])
+    now: int = ask(connection, f"SELECT {_CLOCK[connection.dialect.name]}")
     return now
+
+
+def clock_column(dialect: str) -> ColumnElement[int]:
+    """Give the same for a statement that reads a row of that very moment."""
+    return literal_column(_CLOCK[dialect], BigInteger)
+
+
+def among(dialect: str, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    """Say that a column is one of a list, which is given as one value however long it is."""
+    if dialect == "postgresql":
+        return column == any_(bindparam(name, type_=ARRAY(column.type)))
+    listed = func.json_each(bindparam(name, type_=JsonText)).table_valued("value")
+    return column.in_(select(listed.c.value))
 
 
 def insert_into(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:

@@ -146,13 +146,13 @@ def finish(
     failed: tuple[int, bool] = (0, False),
 ) -> Execution:
     """End an execution that did its work, with how many rows failed, and whether some wait."""
-    ended = _end_running(connection, execution, ExecutionState.FINISHED, comment, at, rows)
-    started, location = _started(connection, ended)
+    row = _end_running(connection, execution, ExecutionState.FINISHED, comment, at, rows)
+    ended = execution_of(row)
     event = task_completed(
-        started, location, succeeded=rows, failed=failed[0], retryable=failed[1], at=at
+        ended, row["started_location"], succeeded=rows, failed=failed[0], retryable=failed[1], at=at
     )
-    append(connection, ended["flow_id"], [event], at)
-    return execution_of(ended)
+    append(connection, ended.flow_id, [event], at)
+    return ended
 
 
 def fail(connection: Connection, execution: Execution, comment: str, why: str, at: int) -> None:
@@ -308,14 +308,10 @@ def _leave(
 
 
 def _append_failure(connection: Connection, ended: Row, why: str, at: int) -> None:
-    started, location = _started(connection, ended)
-    event = task_failed(started, location, reason=why, at=at)
-    append(connection, ended["flow_id"], [event], at)
-
-
-def _started(connection: Connection, ended: Row) -> tuple[Mapping[str, Any], int]:
     location: int = ended["started_location"]
-    return entity_at(connection, ended["flow_id"], location), location
+    started = entity_at(connection, ended["flow_id"], location)
+    event = task_failed(execution_of(ended), location, started, reason=why, at=at)
+    append(connection, ended["flow_id"], [event], at)
 
 
 def _not_assigned(execution: Execution) -> ClaimLost:

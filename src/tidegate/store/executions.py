@@ -18,12 +18,13 @@ from tidegate.model.execution import (
     OffsetState,
 )
 from tidegate.model.streams import streams_of
-from tidegate.ports import Claimed, Commit, Committed
+from tidegate.ports import Claimed, Commit, Committed, Parcel
 from tidegate.store import execution_rows, failures, journal, phases
 from tidegate.store.claims import Refusal, claim
-from tidegate.store.dialect import hold
+from tidegate.store.dialect import among, hold
 from tidegate.store.leaders import require_term
 from tidegate.store.lineages import remove
+from tidegate.store.messages import post, rows_of
 from tidegate.store.offset_rows import (
     claim_lost,
     declare,
@@ -37,18 +38,22 @@ from tidegate.store.offset_rows import (
 )
 from tidegate.store.reader import Reader
 from tidegate.store.schema import etl_executions
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 # Built once: they are asked for each execution, or at every turn of a leader.
 _COLUMNS = etl_executions.c
 _ONE = select(etl_executions).where(_COLUMNS.id == bindparam("on_id"))
-_SOME = select(etl_executions).where(_COLUMNS.id.in_(bindparam("ids", expanding=True)))
-_OPEN = (
+_SOME = Statement(lambda dialect: select(etl_executions).where(among(dialect, _COLUMNS.id, "ids")))
+_STILL_OPEN = (
     select(etl_executions)
     .where(_COLUMNS.finished_at.is_(None))
     .order_by(_COLUMNS.assigned_at, _COLUMNS.id)
 )
-_OPEN_OF = _OPEN.where(_COLUMNS.etl_worker.in_(bindparam("instances", expanding=True)))
+_OPEN = Statement(_STILL_OPEN)
+_OPEN_OF = Statement(
+    lambda dialect: _STILL_OPEN.where(among(dialect, _COLUMNS.etl_worker, "instances"))
+)
 
 
 class SqlExecutions:
@@ -65,11 +70,16 @@ class SqlExecutions:
             )
         self._writer.write(lambda connection: execution_rows.keep(connection, execution))
 
-    def assign_all(self, executions: Sequence[Execution], term: int) -> None:
+    def assign_all(
+        self, executions: Sequence[Execution], term: int, enclosed: Sequence[Parcel], at: int
+    ) -> None:
+        messages = rows_of(enclosed, at)
+
         def write(connection: Connection) -> None:
             require_term(connection, term)
             for execution in executions:
                 execution_rows.keep(connection, execution)
+            post(connection, messages)
 
         if executions:
             self._writer.write(write)
@@ -150,9 +160,9 @@ class SqlExecutions:
 
     def open(self, instances: Sequence[str] | None = None) -> Sequence[Execution]:
         if instances is None:
-            rows = self._reader.rows(_OPEN)
+            rows = self._reader.rows_of(_OPEN)
         else:
-            rows = self._reader.rows(_OPEN_OF, {"instances": list(instances)})
+            rows = self._reader.rows_of(_OPEN_OF, {"instances": list(instances)})
         return [execution_rows.execution_of(row) for row in rows]
 
     def tended(self, execution: Execution, before: Offset, care: Care, at: int) -> None:
@@ -163,7 +173,7 @@ class SqlExecutions:
         return None if row is None else execution_rows.execution_of(row)
 
     def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
-        rows = self._reader.some(_SOME, ids)
+        rows = self._reader.rows_of(_SOME, {"ids": list(ids)})
         return {row["id"]: execution_rows.execution_of(row) for row in rows}
 
     def list(

@@ -26,6 +26,7 @@ _PENDING = Statement(
         _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.pending_seq == bindparam("on_seq")
     )
 )
+_ANY = Statement(select(_COLUMNS.topic).where(_COLUMNS.topic == bindparam("on_topic")).limit(1))
 _WAITING = Statement(
     select(func.count().label("rows")).where(
         _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value
@@ -74,7 +75,7 @@ class SqlFailures:
 def waiting(connection: Connection, topic: str) -> tuple[FailedRow, ...]:
     """Give the rows of a topic that an execution tries again."""
     # Nearly always there are none, and to ask for them in order takes ten times as long.
-    if not _WAITING.scalar(connection, {"on_topic": topic}):
+    if not _has_failed(connection, topic):
         return ()
     rows = _TO_TRY.rows(connection, {"on_topic": topic, "most": MOST_WAITING})
     return tuple(_row_of(row, row) for row in rows)
@@ -107,6 +108,8 @@ def _pend(
 
 def settle(connection: Connection, execution: Execution, seq: int, at: int) -> tuple[int, bool]:
     """Make true what the block left pending; give how many failed, and whether some wait."""
+    if not _has_failed(connection, execution.topic):
+        return 0, False
     place = {"on_topic": execution.topic, "on_seq": seq}
     rows = [_row_of(row, row["pending"]) for row in _PENDING.rows(connection, place)]
     if rows:
@@ -117,6 +120,11 @@ def settle(connection: Connection, execution: Execution, seq: int, at: int) -> t
     failed = sum(row.state is not FailedState.WRITTEN for row in rows)
     waiting: int = _WAITING.scalar(connection, {"on_topic": execution.topic})
     return failed, waiting > 0
+
+
+def _has_failed(connection: Connection, topic: str) -> bool:
+    """Tell whether any row of a topic is known to have failed, whatever became of it."""
+    return _ANY.first(connection, {"on_topic": topic}) is not None
 
 
 def take_over(

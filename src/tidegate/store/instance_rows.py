@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, update
+from sqlalchemy import Connection, bindparam, update
 
 from tidegate.model.instance import Instance, InstanceStatus
 from tidegate.model.messages import InstanceState
@@ -23,7 +24,7 @@ def set_state(connection: Connection, instance: str, state: InstanceState) -> No
     _SET_STATE.run(connection, {"on_instance": instance, "now_state": state.value})
 
 
-def instance_of(row: RowMapping) -> Instance:
+def instance_of(row: Mapping[Any, Any]) -> Instance:
     return Instance(
         id=row["instance_id"],
         status=InstanceStatus(row["status"]),

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tidegate.model.execution import Execution
 from tidegate.model.instance import Instance, InstanceStatus
 from tidegate.model.messages import InstanceState
-from tidegate.store.dialect import clock, insert_into
+from tidegate.store.dialect import among, clock, insert_into
 from tidegate.store.execution_rows import lose_all_of
 from tidegate.store.instance_rows import columns_of, instance_of
 from tidegate.store.leaders import require_term
@@ -24,7 +24,9 @@ from tidegate.store.writer import Writer
 _COLUMNS = etl_instances.c
 _ALL = select(etl_instances).order_by(_COLUMNS.name, _COLUMNS.instance_id)
 _OF = select(etl_instances).where(_COLUMNS.process == bindparam("on_process"))
-_SOME = select(etl_instances).where(_COLUMNS.instance_id.in_(bindparam("ids", expanding=True)))
+_SOME = Statement(
+    lambda dialect: select(etl_instances).where(among(dialect, _COLUMNS.instance_id, "ids"))
+)
 # All that an instance's own life changes, and the stamp of its registration.
 _STAMPS = select(
     _COLUMNS.instance_id,
@@ -50,7 +52,8 @@ class SqlInstances:
         return {row[0]: row for row in self._reader.plain(_STAMPS)}
 
     def some(self, ids: Collection[str]) -> Mapping[str, Instance]:
-        return {row["instance_id"]: instance_of(row) for row in self._reader.some(_SOME, ids)}
+        rows = self._reader.rows_of(_SOME, {"ids": list(ids)})
+        return {row["instance_id"]: instance_of(row) for row in rows}
 
     def of(self, process: str) -> Sequence[Instance]:
         return [instance_of(row) for row in self._reader.rows(_OF, {"on_process": process})]

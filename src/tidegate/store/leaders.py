@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Insert, select, update
+from sqlalchemy import Connection, Insert, Select, select, update
 
 from tidegate.errors import Deposed
 from tidegate.model.leadership import Lease
-from tidegate.store.dialect import clock, insert_into
+from tidegate.store.dialect import clock, clock_column, insert_into
+from tidegate.store.reader import Reader
 from tidegate.store.schema import leadership
 from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
 
 _LOCKED = Statement(select(leadership).with_for_update())
+
+
+def _seen(dialect: str) -> Select[Any]:
+    return select(leadership, clock_column(dialect).label("now"))
+
+
+_SEEN = Statement(_seen)
 _CHANGE = update(leadership).where(leadership.c.id == 1)
 
 
 class SqlLeadership:
     """Implements `ports.Leadership`."""
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
 
     def read(self) -> Lease:
-        # By the writer, since row and clock have to come from one moment.
-        return self._writer.write(_lease)
+        return self._seen() or self._writer.write(_lease)
 
     def take(self, holder: str, length: int) -> int | None:
         return self._writer.write(lambda connection: _take(connection, holder, length))
 
     def renew(self, term: int, length: int) -> Lease | None:
+        # Looked at first: whoever waits to write waits for all others, many times a second.
+        seen = self._seen()
+        if seen is not None and seen.term == term and _is_fresh(seen, length):
+            return seen
         return self._writer.write(lambda connection: _renew(connection, term, length))
 
     def resign(self, term: int) -> None:
@@ -40,6 +52,11 @@ class SqlLeadership:
             connection.execute(mine.values(holder="", expires_at=0, updated_at=at))
 
         self._writer.write(write)
+
+    def _seen(self) -> Lease | None:
+        """Give row and clock of one moment; None before the first election."""
+        row = self._reader.first_of(_SEEN)
+        return None if row is None else _lease_of(row, row["now"])
 
 
 def require_term(connection: Connection, term: int | None) -> None:
@@ -69,10 +86,19 @@ def _first(dialect: str) -> Insert:
 
 
 def _lease(connection: Connection) -> Lease:
-    row = _row(connection)
-    return Lease(
-        row["term"], row["holder"], row["expires_at"], row["elected_at"], clock(connection)
-    )
+    return _lease_of(_row(connection), clock(connection))
+
+
+def _lease_of(row: Row, now: int) -> Lease:
+    return Lease(row["term"], row["holder"], row["expires_at"], row["elected_at"], now)
+
+
+def _is_fresh(lease: Lease, length: int) -> bool:
+    """Tell whether somebody leads, and has renewed it not long ago.
+
+    It is written when a third of it is gone: a busy leader turns many times a second.
+    """
+    return lease.established(length) and lease.expires_at - lease.now >= length * 2 // 3
 
 
 def _take(connection: Connection, holder: str, length: int) -> int | None:
@@ -96,7 +122,6 @@ def _renew(connection: Connection, term: int, length: int) -> Lease | None:
     # One that has run out is taken anew, with a new term: others may have begun to act on its end.
     if lease.term != term or not lease.established(length):
         return None
-    # Written only when a third of it is gone: a busy leader turns many times a second.
-    if lease.expires_at - lease.now < length * 2 // 3:
+    if not _is_fresh(lease, length):
         connection.execute(_CHANGE.values(expires_at=lease.now + length, updated_at=lease.now))
     return lease

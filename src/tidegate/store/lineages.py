@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+import orjson
+from sqlalchemy import Connection, Text, bindparam, func, insert, select, type_coerce, update
 
 from tidegate.errors import UnknownName
 from tidegate.model.lineage import Definition
@@ -24,7 +26,15 @@ _SUPERSEDE = (
 )
 _ADD = insert(lineage)
 _APPLIED = select(lineage).where(lineage.c.topic == bindparam("on_topic"), lineage.c.current)
-_IN_FORCE = Statement(_APPLIED)
+# The text as it stands: nearly always it was read before.
+_TEXT = type_coerce(lineage.c.definition, Text).label("text")
+_IN_FORCE = Statement(
+    select(_TEXT, lineage.c.version, lineage.c.user, lineage.c.created_at).where(
+        lineage.c.topic == bindparam("on_topic"), lineage.c.current
+    )
+)
+_REMEMBERED = 2_000
+"""Texts of definitions that need not be read again."""
 _CURRENT = select(lineage).where(lineage.c.current).order_by(lineage.c.topic)
 # A version that is put in force or taken out of it leaves the time in its row, or its own row.
 _STAMP = select(
@@ -39,12 +49,12 @@ class SqlLineages:
         self._reader, self._writer = reader, writer
 
     def current(self) -> Mapping[str, Applied]:
-        found = {row["topic"]: _applied(row) for row in self._reader.rows(_CURRENT)}
+        found = {row["topic"]: _applied_of(row) for row in self._reader.rows(_CURRENT)}
         return {topic: one for topic, one in found.items() if not one.definition.rebuilds}
 
     def applied(self, topic: str) -> Applied | None:
         row = self._reader.first(_APPLIED, {"on_topic": topic})
-        return None if row is None else _applied(row)
+        return None if row is None else _applied_of(row)
 
     def stamp(self) -> object:
         return self._reader.plain(_STAMP)
@@ -68,7 +78,7 @@ class SqlLineages:
         rows = self._reader.rows(
             select(lineage).where(lineage.c.topic == topic).order_by(lineage.c.version)
         )
-        return [_applied(row) for row in rows]
+        return [_applied_of(row) for row in rows]
 
     def apply(
         self, changed: Sequence[Definition], removed: Sequence[str], user: str, at: int
@@ -85,7 +95,12 @@ class SqlLineages:
 def in_force(connection: Connection, topic: str) -> Applied | None:
     """Give the definition in force, as seen by a transaction."""
     row = _IN_FORCE.first(connection, {"on_topic": topic})
-    return None if row is None else _applied(row)
+    return None if row is None else _applied(_read(row["text"]), row)
+
+
+@lru_cache(_REMEMBERED)
+def _read(text: str) -> Definition:
+    return Definition.from_dict(orjson.loads(text))
 
 
 def remove(connection: Connection, topics: Sequence[str], user: str, at: int) -> None:
@@ -125,8 +140,10 @@ def add_versions(
     connection.execute(_ADD, rows)
 
 
-def _applied(row: Mapping[Any, Any]) -> Applied:
+def _applied(definition: Definition, row: Mapping[Any, Any]) -> Applied:
     # The row changes once more when it is superseded; people ask when it was applied.
-    return Applied(
-        Definition.from_dict(row["definition"]), row["version"], row["user"], row["created_at"]
-    )
+    return Applied(definition, row["version"], row["user"], row["created_at"])
+
+
+def _applied_of(row: Mapping[Any, Any]) -> Applied:
+    return _applied(Definition.from_dict(row["definition"]), row)

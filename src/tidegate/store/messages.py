@@ -10,12 +10,23 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Engine, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+)
 
 from tidegate.model.messages import Topic
 from tidegate.ports import Delivery, Parcel
+from tidegate.store.dialect import among
 from tidegate.store.notices import CHANNEL, Notices
-from tidegate.store.reader import ASKED_AT_ONCE, Reader
+from tidegate.store.reader import Reader
 from tidegate.store.schema import messages
 from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
@@ -25,16 +36,22 @@ _LINE = b"\n"
 
 _COLUMNS = messages.c
 _TOPICS = {topic.value: topic for topic in Topic}
-_TAKE = (
-    select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body, _COLUMNS.several)
-    .where(_COLUMNS.topic.in_(bindparam("topics", expanding=True)))
-    .order_by(_COLUMNS.id)
-    .limit(bindparam("most", type_=BigInteger))
-)
-_TAKE_OF = _TAKE.where(_COLUMNS.key.in_(bindparam("keys", expanding=True)))
+
+
+def _taking(dialect: str) -> Select[Any]:
+    return (
+        select(_COLUMNS.id, _COLUMNS.topic, _COLUMNS.body, _COLUMNS.several)
+        .where(among(dialect, _COLUMNS.topic, "topics"))
+        .order_by(_COLUMNS.id)
+        .limit(bindparam("most", type_=BigInteger))
+    )
+
+
+_TAKE = Statement(_taking)
+_TAKE_OF = Statement(lambda dialect: _taking(dialect).where(among(dialect, _COLUMNS.key, "keys")))
 _PUT = Statement(insert(messages))
 _NOTIFY = select(func.pg_notify(CHANNEL, ""))
-_DELETE = delete(messages).where(_COLUMNS.id.in_(bindparam("ids", expanding=True)))
+_DELETE = Statement(lambda dialect: delete(messages).where(among(dialect, _COLUMNS.id, "ids")))
 
 
 class SqlMessages:
@@ -44,8 +61,8 @@ class SqlMessages:
         self._reader, self._writer, self._listening = reader, writer, listening
 
     def put(self, parcels: Sequence[Parcel], at: int) -> Future[None]:
-        rows = _rows_of(parcels, at)
-        return self._writer.submit(lambda connection: _post(connection, rows))
+        rows = rows_of(parcels, at)
+        return self._writer.submit(lambda connection: post(connection, rows))
 
     def take(
         self,
@@ -54,16 +71,19 @@ class SqlMessages:
         limit: int,
         known: Collection[int] = (),
     ) -> Sequence[Delivery]:
-        wanted: dict[str, Any] = {"topics": list(topics), "most": limit + len(known)}
+        wanted: dict[str, Any] = {
+            "topics": [one.value for one in topics],
+            "most": limit + len(known),
+        }
         if keys is None:
-            rows = self._reader.plain(_TAKE, wanted)
+            rows = self._reader.rows_of(_TAKE, wanted)
         else:
-            rows = self._reader.plain(_TAKE_OF, {**wanted, "keys": list(keys)})
-        fresh = (row for row in rows if row[0] not in known)
-        return [delivery for row in fresh for delivery in _deliveries(*row)]
+            rows = self._reader.rows_of(_TAKE_OF, {**wanted, "keys": list(keys)})
+        fresh = (row for row in rows if row["id"] not in known)
+        return [delivery for row in fresh for delivery in _deliveries(**row)]
 
     def delete(self, ids: Sequence[int]) -> Future[None]:
-        return self._writer.submit(lambda connection: _delete(connection, ids))
+        return self._writer.submit(lambda connection: _DELETE.run(connection, {"ids": list(ids)}))
 
     def trim(self, before: int) -> Future[None]:
         old = delete(messages).where(_COLUMNS.created_at < before)
@@ -77,7 +97,7 @@ class SqlMessages:
         return None if self._listening is None else Notices(self._listening, ring)
 
 
-def _rows_of(parcels: Sequence[Parcel], at: int) -> Sequence[Row]:
+def rows_of(parcels: Sequence[Parcel], at: int) -> Sequence[Row]:
     """Lay messages into rows, together where they go to the same reader."""
     together: list[list[Parcel]] = []
     shared: dict[Topic, list[Parcel]] = {}
@@ -106,7 +126,7 @@ def _row_of(parcels: Sequence[Parcel], at: int) -> Row:
     }
 
 
-def _post(connection: Connection, rows: Sequence[Row]) -> None:
+def post(connection: Connection, rows: Sequence[Row]) -> None:
     """Put messages into the table, and tell those who listen with the commit."""
     _PUT.run_many(connection, rows)
     if connection.dialect.name == "postgresql":
@@ -118,8 +138,3 @@ def _deliveries(id: int, topic: str, body: bytes, several: int) -> Iterable[Deli
         return (Delivery(_TOPICS[topic], bytes(body), str(id)),)
     lines = enumerate(bytes(body).split(_LINE))
     return (Delivery(_TOPICS[topic], line, f"{id}.{number}") for number, line in lines)
-
-
-def _delete(connection: Connection, ids: Sequence[int]) -> None:
-    for start in range(0, len(ids), ASKED_AT_ONCE):
-        connection.execute(_DELETE, {"ids": ids[start : start + ASKED_AT_ONCE]})

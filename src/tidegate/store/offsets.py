@@ -13,7 +13,7 @@ from tidegate.model.execution import Offset, OffsetState
 from tidegate.model.facts import Look
 from tidegate.model.landed import after_look
 from tidegate.model.position import rfc3339
-from tidegate.store.dialect import insert_into
+from tidegate.store.dialect import among, insert_into
 from tidegate.store.execution_rows import lose
 from tidegate.store.offset_rows import (
     FREE,
@@ -27,12 +27,13 @@ from tidegate.store.offset_rows import (
 )
 from tidegate.store.reader import Reader
 from tidegate.store.schema import offsets
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 # Built once: a leader and its workers ask again and again.
 _ALL = select(offsets).order_by(offsets.c.topic)
 _ONE = select(offsets).where(offsets.c.topic == bindparam("on_topic"))
-_SOME = select(offsets).where(offsets.c.topic.in_(bindparam("ids", expanding=True)))
+_SOME = Statement(lambda dialect: select(offsets).where(among(dialect, offsets.c.topic, "ids")))
 _LANE = select(offsets).where(offsets.c.destination == bindparam("on_destination"))
 # What people may change with SQL of their own is looked at, too: that leaves no stamp.
 _STAMPS = select(
@@ -58,7 +59,8 @@ class SqlOffsets:
         return {row[0]: row for row in self._reader.plain(_STAMPS)}
 
     def some(self, topics: Collection[str]) -> Mapping[str, Offset]:
-        return {row["topic"]: offset_of(row) for row in self._reader.some(_SOME, topics)}
+        rows = self._reader.rows_of(_SOME, {"ids": list(topics)})
+        return {row["topic"]: offset_of(row) for row in rows}
 
     def lane(self, topic: str) -> Sequence[Offset]:
         rows = self._reader.rows(_LANE, {"on_destination": destination_of(topic)})
@@ -101,8 +103,7 @@ def _put(connection: Connection, offset: Offset, at: int) -> None:
 
 def _see(connection: Connection, looks: Sequence[Look], at: int) -> None:
     tables = [look.table for look in looks]
-    rows = connection.execute(_SOME, {"ids": tables}).mappings()
-    known = {row["topic"]: offset_of(row) for row in rows}
+    known = {row["topic"]: offset_of(row) for row in _SOME.rows(connection, {"ids": tables})}
     # In one order, so that two processes that look at the same tables wait and do not clash.
     changed = [
         {

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Executable, RowMapping
@@ -13,9 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tidegate.errors import StoreError
 from tidegate.store.backend import Backend
-
-ASKED_AT_ONCE = 1000
-"""Databases limit the values in one statement."""
+from tidegate.store.statement import Row, Statement
 
 Values = Mapping[str, Any] | None
 """What a statement that was built once is asked with."""
@@ -32,12 +29,6 @@ class Reader:
         with self._connected() as connection:
             return connection.execute(statement, values).mappings().all()
 
-    def some(self, statement: Executable, ids: Collection[str]) -> Iterator[RowMapping]:
-        """Give the rows that are named, by a statement that takes `ids`."""
-        left = iter(ids)
-        while named := list(islice(left, ASKED_AT_ONCE)):
-            yield from self.rows(statement, {"ids": named})
-
     def plain(self, statement: Executable, values: Values = None) -> Sequence[tuple[Any, ...]]:
         """Give rows as the driver has them, where there are so many that more would cost."""
         with self._connected() as connection, connection.execute(statement, values) as result:
@@ -46,6 +37,16 @@ class Reader:
     def first(self, statement: Executable, values: Values = None) -> RowMapping | None:
         """Give the only row, or None."""
         return next(iter(self.rows(statement, values)), None)
+
+    def rows_of(self, statement: Statement, values: Values = None) -> list[Row]:
+        """Give the rows of what is asked many times a second."""
+        with self._connected() as connection:
+            return statement.rows(connection, values)
+
+    def first_of(self, statement: Statement, values: Values = None) -> Row | None:
+        """Give the only row of such a statement, or None."""
+        with self._connected() as connection:
+            return statement.first(connection, values)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

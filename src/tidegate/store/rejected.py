@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tidegate.model.fields import sendable
 from tidegate.model.messages import Topic
 from tidegate.ports import Delivery, Rejection
-from tidegate.store.dialect import hold, insert_into
-from tidegate.store.reader import ASKED_AT_ONCE, Reader
+from tidegate.store.dialect import among, hold, insert_into
+from tidegate.store.reader import Reader
 from tidegate.store.schema import rejected_messages, rejected_totals
+from tidegate.store.statement import Statement
 from tidegate.store.writer import Writer
 
 MOST_ROWS = 10_000
@@ -27,8 +28,10 @@ _KEEP = insert(rejected_messages)
 _TRIM = delete(rejected_messages).where(
     _COLUMNS.id <= select(func.max(_COLUMNS.id)).scalar_subquery() - MOST_ROWS
 )
-_KEPT = select(_COLUMNS.topic, _COLUMNS.where, _COLUMNS.body).where(
-    _COLUMNS.topic.in_(list(Topic)), _COLUMNS.where.in_(bindparam("places", expanding=True))
+_KEPT = Statement(
+    lambda dialect: select(_COLUMNS.topic, _COLUMNS.where, _COLUMNS.body).where(
+        among(dialect, _COLUMNS.topic, "topics"), among(dialect, _COLUMNS.where, "places")
+    )
 )
 
 
@@ -104,12 +107,11 @@ def _keep(connection: Connection, refused: Sequence[tuple[Delivery, str]], at: i
 
 
 def _known(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-    known: set[tuple[Any, ...]] = set()
-    for start in range(0, len(rows), ASKED_AT_ONCE):
-        places = [row["where"] for row in rows[start : start + ASKED_AT_ONCE]]
-        kept = connection.execute(_KEPT, {"places": places})
-        known |= {_identity(row._asdict()) for row in kept}
-    return known
+    sought = {
+        "topics": [topic.value for topic in Topic],
+        "places": [row["where"] for row in rows],
+    }
+    return {_identity(row) for row in _KEPT.rows(connection, sought)}
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:

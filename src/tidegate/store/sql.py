@@ -78,7 +78,7 @@ def store_over(backend: Backend, reader: Reader, writer: Writer) -> SqlStore:
         journal=SqlJournal(reader),
         failures=SqlFailures(reader, writer),
         instances=SqlInstances(reader, writer),
-        leadership=SqlLeadership(writer),
+        leadership=SqlLeadership(reader, writer),
         phases=SqlPhases(reader, writer),
         wishes=SqlWishes(reader, writer),
         messages=SqlMessages(reader, writer, backend.listening),

@@ -16,33 +16,42 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 Row = dict[str, Any]
 Sql = Select[Any] | Insert | Update | Delete | ReturningInsert[Any] | ReturningUpdate[Any]
-_Convert = Callable[[Any], Any] | None
+_Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class _Compiled:
-    """The SQL for one dialect and one set of names, and what becomes of the values."""
+    """The SQL for one dialect and one set of names, and what becomes of the values.
+
+    Values are picked and named by calls that go over all of them at once: a row of `offsets` has
+    thirty columns, and nearly none needs to be converted.
+    """
 
     text: str
     positional: bool
-    given: Sequence[tuple[str, Any, _Convert]]
-    """The values in their order: name, what it is where none is given, how the driver takes it."""
-    columns: Sequence[tuple[str, _Convert]]
+    names: Sequence[str]
+    """Of the values, in their order."""
+    fixed: Mapping[str, Any]
+    """Those of them that the statement itself gives."""
+    taken: Sequence[tuple[str, _Convert]]
+    """How the driver takes a value, where it is not as it is."""
+    columns: Sequence[str]
+    given: Sequence[tuple[str, _Convert]]
+    """How a column is read, where it is not as it is."""
 
     def bind(self, values: Mapping[str, Any]) -> Any:
-        bound = [
-            values.get(name, fixed) if convert is None else convert(values.get(name, fixed))
-            for name, fixed, convert in self.given
-        ]
+        bound = {**self.fixed, **values}
+        for name, convert in self.taken:
+            bound[name] = convert(bound[name])
         if self.positional:
-            return bound
-        return {name: value for (name, _, _), value in zip(self.given, bound, strict=True)}
+            return list(map(bound.__getitem__, self.names))
+        return bound
 
     def row(self, found: Sequence[Any]) -> Row:
-        return {
-            name: value if convert is None else convert(value)
-            for (name, convert), value in zip(self.columns, found, strict=True)
-        }
+        row = dict(zip(self.columns, found, strict=True))
+        for name, convert in self.given:
+            row[name] = convert(row[name])
+        return row
 
 
 class Statement:
@@ -54,13 +63,13 @@ class Statement:
         self._compiled: dict[tuple[str, ...], _Compiled] = {}
 
     def rows(self, connection: Connection, values: Mapping[str, Any] | None = None) -> list[Row]:
-        compiled = self._for(connection.dialect, values or {})
-        found = _run(connection, compiled.text, compiled.bind(values or {}), fetch=True)
+        compiled, found = self._fetch(connection, values or {})
         return [compiled.row(one) for one in found]
 
     def first(self, connection: Connection, values: Mapping[str, Any] | None = None) -> Row | None:
         """Give the only row, or None."""
-        return next(iter(self.rows(connection, values)), None)
+        compiled, found = self._fetch(connection, values or {})
+        return compiled.row(found[0]) if found else None
 
     def scalar(self, connection: Connection, values: Mapping[str, Any] | None = None) -> Any:
         """Give the only value of the only row, or None."""
@@ -77,6 +86,12 @@ class Statement:
             compiled = self._for(connection.dialect, rows[0])
             _run(connection, compiled.text, [compiled.bind(row) for row in rows], many=True)
 
+    def _fetch(
+        self, connection: Connection, values: Mapping[str, Any]
+    ) -> tuple[_Compiled, Sequence[Sequence[Any]]]:
+        compiled = self._for(connection.dialect, values)
+        return compiled, _run(connection, compiled.text, compiled.bind(values), fetch=True)
+
     def _for(self, dialect: Dialect, values: Mapping[str, Any]) -> _Compiled:
         key = (dialect.name, *values)
         found = self._compiled.get(key)
@@ -89,16 +104,25 @@ class Statement:
         compiled: Any = statement.compile(dialect=dialect, column_keys=list(values))
         kinds = {name: bind.type for bind, name in compiled.bind_names.items()}
         names = compiled.positiontup if compiled.positional else list(compiled.params)
-        given = [
-            (name, compiled.params[name], kinds[name].dialect_impl(dialect).bind_processor(dialect))
-            for name in names
-        ]
         returned = getattr(statement, "exported_columns", ())
-        columns = [
-            (column.key, column.type.dialect_impl(dialect).result_processor(dialect, None))
-            for column in returned
-        ]
-        return _Compiled(compiled.string, bool(compiled.positional), given, columns)
+        results = {
+            one.key: one.type.dialect_impl(dialect).result_processor(dialect, None)
+            for one in returned
+        }
+        binds = {name: kinds[name].dialect_impl(dialect).bind_processor(dialect) for name in names}
+        return _Compiled(
+            compiled.string,
+            bool(compiled.positional),
+            names,
+            {name: compiled.params[name] for name in names if name not in values},
+            _converted(binds),
+            list(results),
+            _converted(results),
+        )
+
+
+def _converted(known: Mapping[str, _Convert | None]) -> Sequence[tuple[str, _Convert]]:
+    return [(name, convert) for name, convert in known.items() if convert is not None]
 
 
 def say(connection: Connection, text: str) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -21,10 +20,33 @@ _Answer = Callable[[], None]
 """Tells a waiter what became of its closure."""
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Reply:
+    """What somebody who does nothing else meanwhile waits for: a lock, where a Future has four."""
+
+    def __init__(self) -> None:
+        self._told = threading.Lock()
+        self._told.acquire()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def set_result(self, result: Any) -> None:
+        self._result = result
+        self._told.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self._told.release()
+
+    def result(self) -> Any:
+        self._told.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Job(NamedTuple):
     closure: Callable[[Connection], Any]
-    future: Future[Any] = field(default_factory=Future)
+    reply: _Reply | Future[Any]
 
 
 class Writer:
@@ -45,11 +67,20 @@ class Writer:
 
     def write(self, closure: Callable[[Connection], T]) -> T:
         """Run a closure in a transaction and give its result once that is committed."""
-        return self.submit(closure).result()
+        reply = _Reply()
+        self._hand_over(_Job(closure, reply))
+        result: T = reply.result()
+        return result
 
     def submit(self, closure: Callable[[Connection], T]) -> Future[T]:
         """Hand a closure over without waiting for it."""
-        job = _Job(closure)
+        future: Future[T] = Future()
+        # From here on it can no longer be cancelled, so the thread may always answer.
+        future.set_running_or_notify_cancel()
+        self._hand_over(_Job(closure, future))
+        return future
+
+    def _hand_over(self, job: _Job) -> None:
         with self._changed:
             if self._closed:
                 raise StoreError("the store is closed; open it again to write to it")
@@ -57,11 +88,8 @@ class Writer:
                 thread = threading.Thread(target=self._serve, name="store", daemon=True)
                 thread.start()
                 self._thread = thread
-            # From here on it can no longer be cancelled, so the thread may always answer.
-            job.future.set_running_or_notify_cancel()
             self._waiting.append(job)
             self._changed.notify()
-        return job.future
 
     def close(self) -> None:
         """Write what still waits, then end the thread and its connection."""
@@ -95,7 +123,7 @@ class Writer:
             # All of them, also those whose closure had raised: it may have judged by what
             # another closure of the batch had written, and that is gone now.
             for job in batch or self._take():
-                job.future.set_exception(self._backend.explain(error))
+                job.reply.set_exception(self._backend.explain(error))
             return []
         for answer in answers:
             answer()
@@ -123,7 +151,7 @@ class Writer:
         """Run closures behind one savepoint; when one of them fails, each behind its own."""
         say(connection, "SAVEPOINT closure")
         try:
-            answers = [partial(job.future.set_result, job.closure(connection)) for job in batch]
+            answers = [partial(job.reply.set_result, job.closure(connection)) for job in batch]
         except Exception as error:  # noqa: BLE001 - it belongs to a waiter, not to this thread
             self._undo(connection, error)
             return [self._attempt(connection, job) for job in batch]
@@ -141,9 +169,9 @@ class Writer:
             if self._backend.should_run_again(error):
                 return None
             failure = self._backend.explain(error) if isinstance(error, DBAPIError) else error
-            return partial(job.future.set_exception, failure)
+            return partial(job.reply.set_exception, failure)
         say(connection, "RELEASE SAVEPOINT closure")
-        return partial(job.future.set_result, result)
+        return partial(job.reply.set_result, result)
 
     def _undo(self, connection: Connection, error: Exception) -> None:
         try:
