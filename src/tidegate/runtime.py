@@ -16,8 +16,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_FOR_GARBAGE = 50_000
-"""Objects made before Python looks for circles among them; 700 by itself, which took a busy
-manager a tenth of its time."""
+"""Objects made before Python looks for circles among them; its own 700 costs a busy process much."""
 
 
 def settle() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from tidegate.errors import Deposed
 from tidegate.model.assignment import new_execution
 from tidegate.model.execution import Execution
-from tidegate.ports import Store
+from tidegate.model.messages import Topic
+from tidegate.ports import Parcel, Store
 from tidegate.store import SqlStore
 
 from .conftest import Open
@@ -48,6 +51,34 @@ def test_a_lease_is_renewed_while_it_lasts(store: Store) -> None:
     assert store.leadership.read().expires_at > before
 
 
+def test_a_fresh_lease_is_renewed_while_others_write(store: SqlStore) -> None:
+    term = store.leadership.take("a", LONG)
+    assert term is not None
+    goes_on = threading.Event()
+    writing = store.writer.submit(lambda _: goes_on.wait(30))
+    renewed = store.leadership.renew(term, LONG)
+    assert not writing.done()
+    goes_on.set()
+    assert writing.result()
+    assert renewed is not None
+    assert renewed == replace(store.leadership.read(), now=renewed.now)
+
+
+def test_one_that_is_over_sees_so_without_writing(store: Store) -> None:
+    assert store.leadership.take("a", PAST) == 1
+    assert store.leadership.take("b", LONG) == 2
+    assert store.leadership.renew(1, LONG) is None
+
+
+def test_an_assign_is_written_with_the_message_that_tells_of_it(store: Store) -> None:
+    term = store.leadership.take("a", LONG)
+    assert term is not None
+    told = Parcel(Topic.CONTROL, "w-1", b"run it")
+    store.executions.assign_all([made("e-1", term)], term, [told], NOW)
+    (found,) = store.messages.take([Topic.CONTROL], ["w-1"], 10)
+    assert (found.topic, found.body) == (Topic.CONTROL, b"run it")
+
+
 def test_a_lease_from_another_clock_counts_as_expired(store: Store) -> None:
     store.leadership.take("a", 1_000_000)
     assert not store.leadership.read().established(LONG)
@@ -82,9 +113,11 @@ class TestTerm:
         return term
 
     def test_it_assigns_nothing(self, store: Store, over: int) -> None:
+        told = Parcel(Topic.CONTROL, "w-1", b"run it")
         with pytest.raises(Deposed, match="term 1 is over: b leads"):
-            store.executions.assign_all([made("e-1", over)], over, (), NOW)
+            store.executions.assign_all([made("e-1", over)], over, [told], NOW)
         assert store.executions.get("e-1") is None
+        assert store.messages.take([Topic.CONTROL], None, 10) == []
 
     def test_it_takes_nothing_away(self, store: Store, over: int) -> None:
         store.executions.assign_all([made("e-1", 2)], 2, (), NOW)
