@@ -16,7 +16,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_FOR_GARBAGE = 50_000
-"""Objects made before Python looks for circles among them; its own 700 costs a busy process much."""
+"""Objects made before Python looks for circles among them; its own 700 costs a busy process."""
 
 
 def settle() -> None:
