@@ -36,6 +36,7 @@ del (
     test_of_racing_claims_in_one_lane_exactly_one_wins,  # noqa: F821
     test_of_racing_heirs_of_a_dead_holder_exactly_one_wins,  # noqa: F821
     test_of_many_that_stand_at_once_one_is_elected,  # noqa: F821
+    test_a_fresh_lease_is_renewed_while_others_write,  # noqa: F821
     test_racing_looks_never_take_a_table_back,  # noqa: F821
     test_projects_applied_at_once_get_versions_of_their_own,  # noqa: F821
     test_locations_never_collide,  # noqa: F821

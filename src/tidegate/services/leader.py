@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 
 from tidegate.crashpoint import crashpoint
@@ -76,6 +77,8 @@ class Leader:
         heard = self._hear(deliveries)
         if heard.stirring or self._runtime.monotonic() >= self._next_turn:
             self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
+            # Who says that it is free is to be found so. One whose beat is lost beats again.
+            wait(heard.writing)
             lease = self._elector.renew(self._term)
             # 1 to 4, and 8.
             fleet = self._rescuer.turn(lease)

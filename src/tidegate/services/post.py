@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tidegate.errors import Malformed
@@ -48,6 +49,8 @@ class Heard:
     beats: dict[str, list[InstanceState]] = field(default_factory=dict)
     refusals: set[str] = field(default_factory=set)
     """Instances that rejected an execution."""
+    writing: Sequence[Future[None]] = ()
+    """The beats on their way into the store."""
 
 
 class Post:
@@ -77,8 +80,9 @@ class Post:
                 case _ if isinstance(message, StreamProgress):
                     streams.append((delivery, message))
         if heard.beats:
-            # Handed over: it is written with whatever the leader has to wait for next.
-            self._store.instances.beat({id: states[-1] for id, states in heard.beats.items()})
+            # Handed over: only who goes on to look at the instances has to wait for it.
+            last = {id: states[-1] for id, states in heard.beats.items()}
+            heard.writing = (self._store.instances.beat(last),)
         if progress or streams:
             heard.news = True
             named = {message.execution_id for _, message in (*progress, *streams)}

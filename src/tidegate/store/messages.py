@@ -129,7 +129,7 @@ def _row_of(parcels: Sequence[Parcel], at: int) -> Row:
 def post(connection: Connection, rows: Sequence[Row]) -> None:
     """Put messages into the table, and tell those who listen with the commit."""
     _PUT.run_many(connection, rows)
-    if connection.dialect.name == "postgresql":
+    if rows and connection.dialect.name == "postgresql":
         connection.execute(_NOTIFY)
 
 

@@ -39,9 +39,13 @@ class _Reply:
 
     def result(self) -> Any:
         self._told.acquire()
-        if self._error is not None:
+        if self._error is None:
+            return self._result
+        try:
             raise self._error
-        return self._result
+        finally:
+            # Else the error and this frame would hold each other until circles are looked for.
+            del self
 
 
 class _Job(NamedTuple):
