@@ -58,9 +58,7 @@ class Fields:
         return Fields(self._typed(name, dict, "an object"), f"{name}.")
 
     def text(self, name: str) -> str:
-        found = self.values.get(name)
-        if type(found) is not str:
-            raise self._mistaken(name, "a text")
+        found: str = self._typed(name, str, "a text")
         return found
 
     def name(self, name: str) -> str:

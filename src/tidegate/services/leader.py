@@ -137,10 +137,10 @@ class Leader:
             for topic, verdict in outlook.verdicts(chosen).items()
         ]
         commands = self._commands(made)
-        enclosed, now = self._bus.enclose(commands), self._runtime.now()
+        enclosed = self._bus.enclose(commands)
         crashpoint("leader.before_assign")
         # 2. Stored before it is told, or with it: whoever hears of it finds it.
-        self._store.executions.assign_all(made, self._term, enclosed, now)
+        self._store.executions.assign_all(made, self._term, enclosed, self._runtime.now())
         self._bus.announce(commands)
 
     def _outlook(self, now: int) -> Outlook | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-from sqlalchemy import Connection, Insert, Select, select, update
+from sqlalchemy import Connection, Insert, select, update
 
 from tidegate.errors import Deposed
 from tidegate.model.leadership import Lease
@@ -16,13 +15,7 @@ from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
 
 _LOCKED = Statement(select(leadership).with_for_update())
-
-
-def _seen(dialect: str) -> Select[Any]:
-    return select(leadership, clock_column(dialect).label("now"))
-
-
-_SEEN = Statement(_seen)
+_SEEN = Statement(lambda dialect: select(leadership, clock_column(dialect).label("now")))
 _CHANGE = update(leadership).where(leadership.c.id == 1)
 
 

@@ -15,7 +15,7 @@ from tidegate.ports import Applied
 from tidegate.store.dialect import hold
 from tidegate.store.reader import Reader
 from tidegate.store.schema import lineage
-from tidegate.store.statement import Statement
+from tidegate.store.statement import Row, Statement
 from tidegate.store.writer import Writer
 
 _NEWEST = select(func.max(lineage.c.version)).where(lineage.c.topic == bindparam("on_topic"))
@@ -25,7 +25,6 @@ _SUPERSEDE = (
     .values(current=False)
 )
 _ADD = insert(lineage)
-_APPLIED = select(lineage).where(lineage.c.topic == bindparam("on_topic"), lineage.c.current)
 # The text as it stands: nearly always it was read before.
 _TEXT = type_coerce(lineage.c.definition, Text).label("text")
 _IN_FORCE = Statement(
@@ -53,8 +52,7 @@ class SqlLineages:
         return {topic: one for topic, one in found.items() if not one.definition.rebuilds}
 
     def applied(self, topic: str) -> Applied | None:
-        row = self._reader.first(_APPLIED, {"on_topic": topic})
-        return None if row is None else _applied_of(row)
+        return _remembered(self._reader.first_of(_IN_FORCE, {"on_topic": topic}))
 
     def stamp(self) -> object:
         return self._reader.plain(_STAMP)
@@ -94,7 +92,10 @@ class SqlLineages:
 
 def in_force(connection: Connection, topic: str) -> Applied | None:
     """Give the definition in force, as seen by a transaction."""
-    row = _IN_FORCE.first(connection, {"on_topic": topic})
+    return _remembered(_IN_FORCE.first(connection, {"on_topic": topic}))
+
+
+def _remembered(row: Row | None) -> Applied | None:
     return None if row is None else _applied(_read(row["text"]), row)
 
 
