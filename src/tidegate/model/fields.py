@@ -77,11 +77,13 @@ class Fields:
             raise self._wrong(name, "must be a UUID")
         return uuid
 
-    def choice(self, name: str, kind: type[T]) -> T:
-        try:
-            return kind(self.text(name).strip().lower())
-        except ValueError:
-            raise self._wrong(name, f"must be one of {', '.join(kind)}") from None
+    def choice(self, name: str, kind: Mapping[str, T]) -> T:
+        """Read one of several, each under its own word."""
+        text = self.text(name)
+        found = kind.get(text) or kind.get(text.strip().lower())
+        if found is None:
+            raise self._wrong(name, f"must be one of {', '.join(kind)}")
+        return found
 
     def count(self, name: str) -> int:
         number: int = self._typed(name, int, "a whole number")
@@ -104,20 +106,13 @@ class Fields:
 
     def time(self, name: str) -> int:
         """Read RFC 3339, or the numbers that some JSON writers make of a time."""
-        match self.values.get(name):
-            case str(text):
-                time: float | None = _milliseconds(text)
-            case None:
-                raise self._mistaken(name, "a time")
-            case bool():
-                time = None
-            case int() | float() as number if number >= 0:
-                time = number if number >= _LEAST_MILLISECONDS else number * 1000
-            case _:
-                time = None
-        if time is None or not _FIRST <= time <= _LAST:
+        found = self.values.get(name)
+        if found is None:
+            raise self._mistaken(name, "a time")
+        time = _milliseconds(found) if type(found) is str else _milliseconds_of(found)
+        if time is None:
             raise self._wrong(name, "must be a time as in RFC 3339, such as 2026-01-31T09:30:00Z")
-        return int(time)
+        return time
 
     def _typed(self, name: str, kind: type, called: str) -> Any:
         found = self.values.get(name)
@@ -183,7 +178,16 @@ def _milliseconds(text: str) -> int | None:
     offset = (int(off_hours or 0) * 60 + int(off_minutes or 0)) * (-1 if sign == "-" else 1)
     whole = days * 86_400 + hours * 3_600 + (minutes - offset) * 60 + seconds
     # Cut, not rounded: so are the times of rows.
-    return whole * 1000 + int(f"{fraction or ''}000"[:3])
+    time = whole * 1000 + int(f"{fraction or ''}000"[:3])
+    return time if _FIRST <= time <= _LAST else None
+
+
+def _milliseconds_of(found: Any) -> int | None:
+    """Read the time that a number tells; not that of a bool, which is an int for Python alone."""
+    if type(found) not in (int, float) or found < 0:
+        return None
+    time = found if found >= _LEAST_MILLISECONDS else found * 1000
+    return int(time) if time <= _LAST else None
 
 
 def _below(value: Any) -> list[Any]:

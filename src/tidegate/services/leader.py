@@ -22,7 +22,7 @@ from tidegate.model.facts import Facts
 from tidegate.model.instance import EXTERNAL, TABLE, Instance
 from tidegate.model.leadership import Lease
 from tidegate.model.lineage import Definition, TopicName
-from tidegate.model.messages import Assign
+from tidegate.model.messages import Assign, may_wait
 from tidegate.model.outlook import Outlook
 from tidegate.model.pace import Pace
 from tidegate.model.plan import Verdict
@@ -74,7 +74,8 @@ class Leader:
     def turn(self, inbox: Inbox) -> None:
         """Go once through the leader's steps, as soon as there is a reason to; raises Deposed."""
         deliveries = inbox.receive(max(0.0, self._next_turn - self._runtime.monotonic()))
-        heard = self._hear(deliveries)
+        later = [one for one in deliveries if may_wait(one.body)]
+        heard = self._hear([one for one in deliveries if not may_wait(one.body)])
         if heard.stirring or self._runtime.monotonic() >= self._next_turn:
             self._next_turn = self._runtime.monotonic() + self._pace.loop / 1000
             # Who says that it is free is to be found so. One whose beat is lost beats again.
@@ -84,8 +85,11 @@ class Leader:
             fleet = self._rescuer.turn(lease)
             self._assign_due(self._assign_queued(fleet), lease.now)
             self._trim(lease)
-        elif heard.beats and not heard.news:
+        elif heard.beats and not heard.news and not later:
             self._gather_beats()
+        # While the workers are at what they were given.
+        if self._hear(later).stirring:
+            self._next_turn = 0.0
         # Last, so that nobody waits for it to be written; what is not done comes again.
         inbox.done(deliveries)
 

@@ -136,14 +136,14 @@ class Rescuer:
 
         Give the process that ran each.
         """
-        orphans: dict[str, str] = {}
+        processes: dict[str, str] = {}
         for execution in open:
             worker = instances.get(execution.etl_worker)
             # A run by hand is no instance: its executions name the process itself.
-            process = worker.process if worker else execution.etl_worker
-            if process and not self._holders.lives(process):
-                orphans[execution.id] = process
-        return orphans
+            processes[execution.id] = worker.process if worker else execution.etl_worker
+        named = {process for process in processes.values() if process}
+        ended = {process for process in named if not self._holders.lives(process)}
+        return {id: process for id, process in processes.items() if process in ended}
 
     def _contradicts(self, execution: Execution) -> bool:
         worker = execution.etl_worker
