@@ -16,6 +16,7 @@ from tidegate.model.instance import Instance, InstanceStatus
 from tidegate.model.messages import (
     Accepted,
     Assign,
+    Failed,
     Finished,
     Heartbeat,
     InstanceState,
@@ -253,6 +254,20 @@ class TestForeign:
         (stream,) = stage.store.phases.of(JOB)
         assert (stream.started_at, stream.finished_at) == (13, 15)
         assert (stream.total_in, stream.total_out, stream.total_failed) == (3, 2, 1)
+
+    def test_an_end_that_is_taken_for_word_of_a_stream_is_acted_on(self, shop: Folder) -> None:
+        with staged(shop, replace(PACE, loop=60_000)) as stage:
+            self.submit(stage)
+            stage.turn(Heartbeat(A, InstanceState.IDLE, 1))
+            assert [command.execution_id for command in stage.commands(A)] == [JOB]
+            stage.store.executions.assign(queued(B, {"do": "more"}, (), 1))
+            why = 'no "etl-data-stream-started" came'
+            stage.turn(Accepted(JOB, A, 11), Started(JOB, A, 12), Failed(JOB, A, 13, why))
+            ended = stage.execution(JOB)
+            assert (ended.state, ended.comment) == (ExecutionState.FAILED, why)
+            # At once, a minute before it would look by itself.
+            stage.turn()
+            assert [command.execution_id for command in stage.commands(A)] == [B]
 
     def test_one_that_calls_itself_idle_twice_has_lost_it(self, stage: Stage) -> None:
         self.submit(stage)

@@ -25,12 +25,14 @@ from tidegate.model.messages import (
     Started,
     StreamFailed,
     StreamFinished,
+    StreamProgress,
     StreamStarted,
     StreamStats,
     Topic,
     TopologyStart,
     TopologyStop,
     key_of,
+    may_wait,
     parse,
     render,
     topic_of,
@@ -361,3 +363,8 @@ def test_whatever_an_exception_said_can_be_sent() -> None:
     assert isinstance(message, Failed)
     assert message.reason.startswith("? \ufffd \n ö xxx")
     assert len(message.reason) == LONGEST_TEXT
+
+
+@pytest.mark.parametrize("message", [message for message, *_ in SAMPLES])
+def test_what_tells_of_a_stream_may_wait_and_nothing_else(message: Message) -> None:
+    assert may_wait(render(message)) == isinstance(message, StreamProgress)
