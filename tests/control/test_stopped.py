@@ -6,9 +6,9 @@ import fcntl
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -127,16 +127,20 @@ def stopped_between_two_writes(shop: Folder, crew: Crew, store: Store) -> tuple[
 
 def can_be_written(shop: Folder) -> bool:
     """Tell whether the store's lock is to be had within seconds, as from all who do not stop."""
-    deadline = time.monotonic() + 5
     with (shop.path / ".tidegate/store.db.lock").open("ab") as lock:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.01)
-            else:
-                return True
-    return False
+        try:
+            until(lambda: _is_taken(lock), "the lock is ours", 5)
+        except TimeoutError:
+            return False
+    return True
+
+
+def _is_taken(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def test_a_worker_that_was_stopped_commits_nothing_and_lets_go(shop: Folder, crew: Crew) -> None:
