@@ -6,11 +6,12 @@ MINUTES := 10
 SEEDS := 2000
 START := 1
 
-.PHONY: help setup demo up test lint bench test-faults simulate soak clean
+.PHONY: help setup demo up check test lint bench test-faults simulate soak clean
 
 help:
 	@echo "make demo         build a shop of a million orders and show what was built"
 	@echo "make up           keep that shop fresh, with new data coming, until ctrl-C"
+	@echo "make check        lint, types, and every test that needs no JVM: for each commit"
 	@echo "make test         lint, types, and every test but the long ones"
 	@echo "make test-faults  the tests that take minutes each"
 	@echo "make simulate     play the control plane with SEEDS=2000 from START=1, on virtual time"
@@ -20,7 +21,8 @@ help:
 
 setup: $(INSTALLED)
 	@sh setup/java.sh
-	@$(BIN)/python -m tidegate.engine.jars
+	@$(BIN)/python -m tidegate.spark.jars
+	@$(BIN)/python -m tidegate.spark.archive
 
 $(INSTALLED): pyproject.toml constraints.txt setup/venv.sh
 	@sh setup/venv.sh $(VENV)
@@ -34,6 +36,9 @@ up: setup
 
 test: setup lint
 	$(BIN)/pytest
+
+check: $(INSTALLED) lint
+	$(BIN)/pytest -m 'not long and not jvm'
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

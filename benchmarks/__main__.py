@@ -9,6 +9,7 @@ from benchmarks.ageing import many_steps
 from benchmarks.bed import Options, machine
 from benchmarks.chain import chain_of_topics
 from benchmarks.checks import clean_checks
+from benchmarks.cold import cold_run
 from benchmarks.executions import no_op_executions
 from benchmarks.heartbeats import many_heartbeats
 from benchmarks.idle import nothing_to_do
@@ -19,6 +20,7 @@ from benchmarks.planning import block_bounds, many_topics
 from benchmarks.step import against_hand
 
 BENCHMARKS: dict[str, Callable[[Options], None]] = {
+    "cold": cold_run,
     "step": against_hand,
     "checks": clean_checks,
     "bounds": block_bounds,

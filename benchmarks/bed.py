@@ -14,13 +14,12 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from tidegate.cli.progress import Silence
 from tidegate.cli.project import apply_changes, changes_of
-from tidegate.engine.session import SparkHost
+from tidegate.cli.running import NoProgress
 from tidegate.model.execution import ExecutionState
-from tidegate.model.lineage import select
-from tidegate.project import load_project
-from tidegate.wiring import Parts, open_parts
+from tidegate.spark.session import SparkHost
+from tidegate.tables.graph import select
+from tidegate.wiring import Parts, open_parts, read_project
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ class Bed:
 
     def run(self, *selectors: str) -> int:
         """Run what is due, as `tidegate run` does, and give the rows; a failure ends it all."""
-        topics = select(self.parts.project.definitions, selectors)
-        report = self.parts.foreground(self.spark, Silence()).run(topics)
+        topics = select(self.parts.topics, selectors)
+        report = self.parts.foreground(self.spark, NoProgress()).run(topics)
         for execution in report.executions:
             if execution.state is not ExecutionState.FINISHED:
                 raise SystemExit(f"{execution.topic} is {execution.state}: {execution.comment}")
@@ -91,7 +90,7 @@ def bench_parts(files: Mapping[str, str]) -> Iterator[Parts]:
             target = Path(folder) / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
-        project = load_project(Path(folder))
+        project = read_project(Path(folder))
         project.require_sound()
         with open_parts(project) as parts:
             apply_changes(parts, changes_of(parts))

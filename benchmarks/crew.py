@@ -10,25 +10,28 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.idle_lake import IdleLake
+from benchmarks.idle_lake import IdleLake, IdleRunner
 from tidegate.bus import open_bus
-from tidegate.holders import FlockHolders
-from tidegate.model.lineage import Processor
-from tidegate.model.pace import Pace
-from tidegate.ports import Bus, Store
-from tidegate.runtime import RealRuntime, settle
-from tidegate.services.executor import Executor
-from tidegate.services.lifecycle import Lifecycle
-from tidegate.services.manager import Manager
-from tidegate.services.reporter import BusReporter
-from tidegate.services.worker import Identity, Worker
+from tidegate.control.executor import Executor
+from tidegate.control.lifecycle import Lifecycle
+from tidegate.control.manager import Manager
+from tidegate.control.slot import BusReporter
+from tidegate.control.worker import Identity, Worker
+from tidegate.model.flow import Kind
+from tidegate.model.instances import Pace
+from tidegate.ports.kinds import Planner
+from tidegate.ports.outside import Bus
+from tidegate.ports.store import Store
+from tidegate.runtime import FlockHolders, RealRuntime, settle
 from tidegate.settings import BusSettings
-from tidegate.store import open_store
+from tidegate.store import SqlStore, open_store
+from tidegate.tables.definition import TableDefinition
+from tidegate.tables.planner import TablePlanner
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Place:
     @property
     def url(self) -> str:
         return f"sqlite:///{self.folder}/store.db"
+
+    def open_store(self) -> SqlStore:
+        return open_store(self.url, {Kind.TABLE: TableDefinition.from_dict})
 
 
 @dataclass(frozen=True)
@@ -58,22 +64,24 @@ class Gear:
         runtime = RealRuntime()
         holders = FlockHolders(place.folder / "locks", runtime)
         holders.hold()
-        store = open_store(place.url)
+        store = place.open_store()
         bus = open_bus(BusSettings(url=place.bus), place.url, store.messages, runtime.now)
         return cls(store, bus, holders, runtime, IdleLake(runtime))
 
     def executor(self) -> Executor:
         return Executor(
             self.store,
-            self.lake,
-            {Processor.STEP: self.lake},
-            self.lake,
+            {Kind.TABLE: IdleRunner(self.store, self.lake, self.runtime)},
             self.holders,
             self.runtime,
             BusReporter(self.bus, self.runtime),
             pause_after=10,
             lives=lambda: True,
         )
+
+    def planners(self) -> Mapping[Kind, Planner]:
+        planner = TablePlanner(None, self.store, self.lake, self.holders, self.runtime)
+        return {Kind.TABLE: planner}
 
     def worker(self, slots: int, tag: str, pace: Pace, life: Lifecycle) -> Worker:
         host, pid, _ = self.holders.me.split(":")
@@ -88,7 +96,6 @@ class Gear:
             pace,
             life,
             lives=lambda: True,
-            tidy=lambda _: None,
         )
 
 
@@ -111,9 +118,9 @@ def serve(role: str, place: Place, slots: int, tag: str) -> None:
     gear, pace, life = Gear.at(place), Pace(), Lifecycle()
     settle()
     if role == "manager":
-        gear.bus.create_topics()
-        lake = gear.lake
-        Manager(gear.store, gear.bus, lake, gear.holders, gear.runtime, pace, life).serve()
+        gear.bus.create_channels()
+        planners, holders = gear.planners, gear.holders
+        Manager(gear.store, gear.bus, planners, holders, gear.runtime, pace, life).serve()
         return
     gear.worker(slots, tag, pace, life).serve()
 

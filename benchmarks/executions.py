@@ -16,10 +16,10 @@ from benchmarks.celery_peer import Rate, celery
 from benchmarks.crew import Place, process
 from tidegate.cli.output import print_table
 from tidegate.model.execution import ExecutionState
-from tidegate.model.lineage import Definition, Processor
 from tidegate.runtime import RealRuntime
-from tidegate.store import SqlStore, open_store
+from tidegate.store import SqlStore
 from tidegate.store.schema import etl_executions, etl_phase_executions
+from tidegate.tables.definition import Processor, TableDefinition
 
 WORKERS = 2
 ROUNDS = 5
@@ -78,7 +78,7 @@ def measure(place: Place, instances: int) -> Rate:
             slots = instances // WORKERS
             started.append(stack.enter_context(process("worker", place, slots, _tag(worker))))
         pids = [one.pid for one in started]
-        store = open_store(place.url)
+        store = place.open_store()
         time.sleep(WARM_SECONDS)
         before, begin = _counts(store), time.perf_counter()
         used = processor_seconds(*pids)
@@ -97,9 +97,9 @@ def measure(place: Place, instances: int) -> Rate:
 
 def prepare(place: Place, topics: int) -> None:
     """Apply as many topics as there are instances, each on a landed table of its own."""
-    store = open_store(place.url)
+    store = place.open_store()
     definitions = [
-        Definition(
+        TableDefinition(
             f"fact.t{n}",
             Processor.STEP,
             (f"stage.s{n}",),
@@ -110,7 +110,7 @@ def prepare(place: Place, topics: int) -> None:
         )
         for n in range(topics)
     ]
-    store.lineages.apply(definitions, [], "bench", RealRuntime().now())
+    store.definitions.apply(definitions, [], "bench", RealRuntime().now())
     store.close()
 
 

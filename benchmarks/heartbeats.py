@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.bed import Options, judge, processor_seconds
 from benchmarks.crew import Gear, Place, process
 from tidegate.cli.output import print_table
-from tidegate.model.instance import TABLE, Instance
+from tidegate.model.flow import Kind
+from tidegate.model.instances import Instance
 from tidegate.model.messages import Heartbeat, InstanceState
 
 INSTANCES = 10_000
@@ -63,7 +64,7 @@ def _instances() -> list[Instance]:
             name=f"w{number // IN_A_PROCESS}",
             host=f"h{number // 100}",
             process=f"h{number // 100}:{number // IN_A_PROCESS}:x",
-            kinds=(TABLE,),
+            kinds=(Kind.TABLE,),
         )
         for number in range(INSTANCES)
     ]

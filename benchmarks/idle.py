@@ -12,8 +12,7 @@ from pathlib import Path
 
 from benchmarks.bed import Options, judge, processor_seconds
 from tidegate.cli.output import print_table
-from tidegate.project import load_project
-from tidegate.wiring import open_parts
+from tidegate.wiring import open_parts, read_project
 
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo.py"
 ROWS = "2000"
@@ -64,7 +63,7 @@ def _measure(shop: Path) -> tuple[float, float, float]:
 def _wait_until_quiet(shop: Path) -> int:
     """Wait until the worker is there and nothing was open for a while; give its process."""
     deadline, calm_since = time.monotonic() + PATIENCE_SECONDS, time.monotonic()
-    with open_parts(load_project(shop)) as parts:
+    with open_parts(read_project(shop)) as parts:
         while time.monotonic() < deadline:
             time.sleep(1)
             at_work = parts.store.executions.open()

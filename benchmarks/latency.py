@@ -14,10 +14,11 @@ from benchmarks.bed import Options, judge
 from benchmarks.crew import Gear, Place, process
 from tests.brokers import Broker
 from tidegate.cli.output import print_table
-from tidegate.model.instance import TABLE, Instance
-from tidegate.model.lineage import Definition, Processor
+from tidegate.model.flow import Kind
+from tidegate.model.instances import Instance
 from tidegate.model.messages import Assign, Heartbeat, InstanceState, parse
-from tidegate.ports import Inbox
+from tidegate.ports.outside import Inbox
+from tidegate.tables.definition import Processor, TableDefinition
 
 UPSTREAM, DOWNSTREAM = "fact.t0", "fact.t1"
 PATIENCE_SECONDS = 30.0
@@ -82,7 +83,7 @@ class Player:
     def bare(self) -> float:
         begin = time.perf_counter()
         for _ in range(3):
-            self.gear.store.wishes.note("bench", "bench", "wait", 0)
+            self.gear.store.controls.note("bench", "bench", "wait", 0)
         return (time.perf_counter() - begin) * 1000
 
     def _ordered(self, topic: str) -> Assign:
@@ -93,7 +94,7 @@ class Player:
             self._beat()
             deliveries = self.inbox.receive(0.5)
             self.inbox.done(deliveries)
-            for message in (parse(one.topic, one.body) for one in deliveries):
+            for message in (parse(one.channel, one.body) for one in deliveries):
                 if isinstance(message, Assign):
                     self.waiting[message.configuration["id"]] = message
         return self.waiting.pop(topic)
@@ -119,14 +120,14 @@ def _worker(place: Place) -> Iterator[Player]:
     with process("manager", place):
         gear = _geared(place)
         definitions = [
-            Definition(UPSTREAM, Processor.STEP, ("stage.s0",), transforms=("a",), repeat=0),
-            Definition(DOWNSTREAM, Processor.STEP, (UPSTREAM,), transforms=("a",), repeat=0),
+            TableDefinition(UPSTREAM, Processor.STEP, ("stage.s0",), transforms=("a",), repeat=0),
+            TableDefinition(DOWNSTREAM, Processor.STEP, (UPSTREAM,), transforms=("a",), repeat=0),
         ]
-        gear.store.lineages.apply(definitions, [], "bench", gear.runtime.now())
+        gear.store.definitions.apply(definitions, [], "bench", gear.runtime.now())
         ids = [gear.runtime.uuid() for _ in range(2)]
         inbox = gear.bus.worker_inbox(ids)
         me = gear.holders.me
-        mine = [Instance(id, host="here", process=me, kinds=(TABLE,)) for id in ids]
+        mine = [Instance(id, host="here", process=me, kinds=(Kind.TABLE,)) for id in ids]
         gear.store.instances.register(mine)
         yield Player(gear, inbox, ids, {})
         inbox.close()
@@ -137,5 +138,5 @@ def _worker(place: Place) -> Iterator[Player]:
 def _geared(place: Place) -> Gear:
     """Open everything, the bus when the manager has made its topics."""
     gear = Gear.at(place)
-    gear.bus.create_topics()
+    gear.bus.create_channels()
     return gear

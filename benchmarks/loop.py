@@ -16,18 +16,17 @@ from sqlalchemy import insert
 
 from benchmarks.bed import Options, bench_parts, judge, land
 from tidegate.cli.output import print_table
+from tidegate.control.leader import Elector, Leader
 from tidegate.model.duration import HOUR
-from tidegate.model.execution import ExecutionState, Offset, OffsetState
-from tidegate.model.instance import TABLE, Instance
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.pace import Pace
-from tidegate.model.position import Position
-from tidegate.ports import Inbox
-from tidegate.services.elector import Elector
-from tidegate.services.leader import Leader
+from tidegate.model.execution import ExecutionState
+from tidegate.model.flow import Kind
+from tidegate.model.instances import Instance, Pace
+from tidegate.model.position import Offset, OffsetState, Position
+from tidegate.ports.outside import Inbox
 from tidegate.store import SqlStore
-from tidegate.store.offset_rows import columns_of
+from tidegate.store.positions import columns_of
 from tidegate.store.schema import etl_executions, offsets
+from tidegate.tables.definition import Processor, TableDefinition
 from tidegate.wiring import Parts
 
 PAST = 100_000
@@ -117,24 +116,24 @@ def _stage(chains: int) -> Iterator[Stage]:
             raise SystemExit("the benchmark fills tables of its own, and needs the real store")
         newest = now - 60_000
         _land_all(parts, chains, newest)
-        store.lineages.apply(_definitions(chains), [], "bench", now)
+        store.definitions.apply(_definitions(chains), [], "bench", now)
         _fill(store, chains, newest, now)
-        mine = Instance("", name="w", host="afar", process="afar:1:x", kinds=(TABLE,))
+        mine = Instance("", name="w", host="afar", process="afar:1:x", kinds=(Kind.TABLE,))
         hired = [Instance(**{**vars(mine), "id": parts.runtime.uuid()}) for _ in range(INSTANCES)]
         store.instances.register(hired)
         elector = Elector(store.leadership, "bench", PACE.lease)
         elector.stand()
         inbox = bus.manager_inbox()
-        lake, holders, runtime = parts.tables, parts.holders, parts.runtime
-        leader = Leader(1, elector, store, bus, lake, holders, runtime, PACE)
+        planners, holders, runtime = parts.planners(), parts.holders, parts.runtime
+        leader = Leader(1, elector, store, bus, planners, holders, runtime, PACE)
         yield Stage(parts, leader, inbox, newest)
         inbox.close()
 
 
-def _definitions(chains: int) -> list[Definition]:
+def _definitions(chains: int) -> list[TableDefinition]:
     bases = [(f"stage.s{c}", *(f"fact.t{c}_{level}" for level in range(5))) for c in range(chains)]
     return [
-        Definition(topic, Processor.STEP, (base,), repeat=0)
+        TableDefinition(topic, Processor.STEP, (base,), repeat=0)
         for chain in bases
         for base, topic in pairwise(chain)
     ]
@@ -159,7 +158,7 @@ def _fill(store: SqlStore, chains: int, newest: int, now: int) -> None:
     past = [
         {
             "id": f"past-{number}",
-            "flow_kind": TABLE,
+            "flow_kind": Kind.TABLE.value,
             "flow_id": topics[number % len(topics)],
             "topic": topics[number % len(topics)],
             "attempt": 1,

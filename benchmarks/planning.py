@@ -14,14 +14,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.bed import Options, bench_bed, judge
 from tidegate.cli.output import print_table
-from tidegate.engine.lake import DeltaLake
 from tidegate.model.duration import HOUR, SECOND
-from tidegate.model.execution import Offset
-from tidegate.model.facts import Ahead, Facts, Look
-from tidegate.model.lineage import Definition, Processor, order
-from tidegate.model.outlook import Net, look_ahead
-from tidegate.model.plan import make_plan
-from tidegate.model.position import START, Position
+from tidegate.model.looks import Ahead, Look
+from tidegate.model.position import START, Offset, Position
+from tidegate.tables.block_finder import DeltaLake
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.graph import LineageGraph, order
+from tidegate.tables.plan import Facts, make_plan
+from tidegate.tables.planner import keep_plan
 
 _FILES_A_COMMIT = 500
 _LINEAGE = "- {table: fact.a, depends_on: stage.a, transforms: a, maxstep: 100000}\n"
@@ -42,7 +42,7 @@ def block_bounds(options: Options) -> None:
     }
     with bench_bed(files) as bed:
         _write_files(bed.path("stage.a"), options.files)
-        definition = bed.parts.project.definitions["fact.a"]
+        definition = bed.parts.topics["fact.a"]
         lake = DeltaLake(bed.parts.tables, bed.spark)
         end = Position(options.files * 100, 0)
 
@@ -77,8 +77,8 @@ def many_topics(options: Options) -> None:
     all landed tables were looked at again, and none or one in a hundred of the topics has moved.
     """
     facts = _facts(options.topics)
-    net = Net.of(facts.definitions)
-    kept = look_ahead(facts, net, None)
+    graph = LineageGraph.of(facts.definitions)
+    kept = keep_plan(facts, graph, None)
     calm = _later(facts, moved=0)
     moved = _later(facts, moved=options.topics // 100)
     gc.collect()
@@ -87,8 +87,8 @@ def many_topics(options: Options) -> None:
     bare = _milliseconds(lambda: [facts.offsets[d.topic].last for d in facts.ordered], 5, clock)
     works: dict[str, Callable[[], object]] = {
         "all anew": lambda: make_plan(facts),
-        "nothing moved": lambda: look_ahead(calm, net, kept),
-        "1 % moved": lambda: look_ahead(moved, net, kept),
+        "nothing moved": lambda: keep_plan(calm, graph, kept),
+        "1 % moved": lambda: keep_plan(moved, graph, kept),
     }
     found = {name: _milliseconds(work, 5, clock) for name, work in works.items()}
     lines = [(options.topics, name, bare, mine, mine / bare) for name, mine in found.items()]
@@ -109,7 +109,7 @@ def _later(facts: Facts, moved: int) -> Facts:
 
 def _facts(topics: int) -> Facts:
     random, now = Random(1), 1_700_000_000_000
-    definitions: dict[str, Definition] = {}
+    definitions: dict[str, TableDefinition] = {}
     offsets: dict[str, Offset] = {}
     looks: dict[str, Look] = {}
     ahead: dict[str, Ahead] = {}
@@ -120,7 +120,7 @@ def _facts(topics: int) -> Facts:
         if not level:
             newest = Position(now - random.randrange(HOUR), 0)
             looks[base] = Look(base, now, newest=newest, version=3, data_version=3)
-        definitions[topic] = Definition(topic, Processor.STEP, (base,), delay=1000)
+        definitions[topic] = TableDefinition(topic, Processor.STEP, (base,), delay=1000)
         last = Position(now - HOUR - random.randrange(HOUR), 0)
         offsets[topic] = Offset(topic, last, seq=4, run=now - random.randrange(2 * HOUR))
         ahead[topic] = Ahead(last.pos + random.randrange(HOUR), 10)

@@ -21,18 +21,17 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from tidegate import cli
+from tidegate.cli import app as cli
 from tidegate.cli.output import complain, print_table
-from tidegate.cli.progress import watcher
 from tidegate.cli.project import apply_changes, changes_of
-from tidegate.engine.session import SparkHost
+from tidegate.cli.running import watcher
 from tidegate.errors import TidegateError, WrongUse
 from tidegate.model.duration import format_duration
 from tidegate.model.execution import ExecutionState
-from tidegate.model.lineage import Processor
-from tidegate.model.plan import Plan
-from tidegate.project import load_project
-from tidegate.wiring import Parts, open_parts
+from tidegate.spark.session import SparkHost
+from tidegate.tables.definition import Processor
+from tidegate.tables.plan import Plan
+from tidegate.wiring import Parts, open_parts, read_project
 
 # A script finds what lies beside it, but not the folder's name: that comes from the repository.
 EXAMPLES = Path(__file__).resolve().parent
@@ -91,7 +90,7 @@ def copy_project(folder: Path) -> None:
 
 def demonstrate(folder: Path, orders: int) -> None:
     """Land, build, ask why, land what was late, build the rest, and hold it against the sources."""
-    project = load_project(folder)
+    project = read_project(folder)
     project.require_sound()
     console = Console(highlight=False, soft_wrap=True)
     with open_parts(project) as parts, parts.spark() as spark:
@@ -128,7 +127,7 @@ def demonstrate(folder: Path, orders: int) -> None:
         show.run()
 
         show.headline("What was built")
-        plan = parts.lookout().plan(eager=False)
+        plan = parts.planner().plan(eager=False)
         with show.doing("holding the tables against what was landed"):
             rows = verify(session, parts, shop)
         print_built(parts, plan, rows)
@@ -271,7 +270,7 @@ def print_built(parts: Parts, plan: Plan, rows: dict[str, int]) -> None:
 
 
 def _topics(parts: Parts) -> list[str]:
-    definitions = parts.project.definitions.values()
+    definitions = parts.topics.values()
     return [d.topic for d in definitions if d.processor is not Processor.SOURCE]
 
 

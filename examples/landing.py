@@ -56,7 +56,7 @@ class Shop:
         every = max(1, OPEN // orders)
         opened = now - orders * every
         self.customers = Stream("stage.customers", opened - OPEN, _SIGN_UP_EVERY, _CUSTOMERS)
-        self.orders = Stream("stage.orders", opened, every, _orders(self.customers))
+        self.orders = Stream("stage.orders", opened, every, _assignments(self.customers))
         self.web = Stream("stage.web", opened, 10 * every, _WEB)
         self.store = Stream("stage.store", opened, 20 * every, _STORE, shuffled=True)
         self.landed: dict[str, int] = {}
@@ -126,7 +126,7 @@ _STORE = (
 )
 
 
-def _orders(customers: Stream) -> tuple[str, ...]:
+def _assignments(customers: Stream) -> tuple[str, ...]:
     """Let every fourth order be that of the customer who signed up last, the others anybody's."""
     newest = f"(pos - {customers.start}) DIV {customers.every}"
     quantity = f"(1 + {_pick('quantity', 3)})"

@@ -21,8 +21,7 @@ from examples.demo import copy_project, orders_wanted  # noqa: E402
 from examples.landing import TILLS_ARE_LATE, Shop  # noqa: E402
 from tidegate.cli.output import complain  # noqa: E402
 from tidegate.errors import TidegateError  # noqa: E402
-from tidegate.project import load_project  # noqa: E402
-from tidegate.wiring import Parts, open_parts  # noqa: E402
+from tidegate.wiring import Parts, open_parts, read_project  # noqa: E402
 
 ORDERS = 20_000
 LAND_EVERY_SECONDS = 5
@@ -34,7 +33,7 @@ def main() -> int:
     try:
         orders = orders_wanted(ORDERS)
         copy_project(folder)
-        project = load_project(folder)
+        project = read_project(folder)
         with open_parts(project) as parts, parts.spark() as spark:
             print("The shop opens: Spark starts, and lands what was sold so far …", flush=True)
             shop = Shop(spark.fresh(), parts.tables.path, orders, parts.runtime.now())

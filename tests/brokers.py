@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.engine.jars import jars_of
-from tidegate.engine.java import find_java
+from tidegate.spark.jars import jars_of
+from tidegate.spark.java import find_java
 
 PATIENCE_SECONDS = 120
 USER, PASSWORD = "ann", "right"

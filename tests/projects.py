@@ -13,6 +13,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from tidegate import wiring
+from tidegate.store import SqlStore, open_store
+
 SPARK_CONF = {
     # Rows by the dozen are not worth compiling a query for, nor a class twice.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
@@ -88,6 +91,12 @@ class Folder:
         return [
             json.loads(line) for line in self.tidegate(*arguments, "--json").stdout.splitlines()
         ]
+
+
+def store_at(path: Path) -> SqlStore:
+    """Open the SQLite store of a file, which reads back all kinds of definitions."""
+    readers = {kind: one.read for kind, one in wiring.KINDS.items()}
+    return open_store(f"sqlite:///{path}", readers)
 
 
 def entries(*tables: Mapping[str, Any]) -> str:

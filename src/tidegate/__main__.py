@@ -1,6 +1,6 @@
 """`python -m tidegate` is the command `tidegate`."""
 
-from tidegate.cli import main
+from tidegate.cli.app import main
 
 if __name__ == "__main__":
     main()

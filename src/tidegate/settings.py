@@ -28,7 +28,7 @@ from pydantic_settings import (
 
 from tidegate.errors import Problem, ProjectError
 from tidegate.model.duration import parse_duration
-from tidegate.model.pace import Pace
+from tidegate.model.instances import Pace
 
 FILE = "tidegate.toml"
 _NOT_IN_A_PATH = frozenset('%#?\\[]{}*`"<>|^')

@@ -1,35 +1,45 @@
-"""The composition root: the only module that picks back ends and puts the parts together."""
+"""The composition root: the only module that picks back ends and puts the parts together.
+
+`KINDS` is the only registry: a kind of flow is known to the rest by what it brings there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tidegate.holders import FlockHolders
-from tidegate.model.lineage import Processor
-from tidegate.project import Project
-from tidegate.runtime import RealRuntime
+from tidegate.errors import Problem
+from tidegate.model.flow import Changes, Definition, Kind
+from tidegate.project.folder import KindReader, Project, load_project
+from tidegate.runtime import FlockHolders, RealRuntime
 from tidegate.settings import Settings
+from tidegate.tables.definition import Processor, TableDefinition, tables_in
+from tidegate.tables.reading import TABLES
 
 if TYPE_CHECKING:
-    from tidegate.engine.lake import DeltaLake
-    from tidegate.engine.looks import Tables
-    from tidegate.engine.session import SparkHost
-    from tidegate.model.execution import Limits
-    from tidegate.model.pace import Pace
-    from tidegate.ports import Bus, Reporter, Store
-    from tidegate.services.care import Care
-    from tidegate.services.delegate import Delegate
-    from tidegate.services.executor import Executor
-    from tidegate.services.foreground import Foreground, Watcher
-    from tidegate.services.lifecycle import Lifecycle
-    from tidegate.services.lookout import Lookout
-    from tidegate.services.manager import Manager
-    from tidegate.services.rebuilder import Rebuilder
-    from tidegate.services.shadows import Shadows
-    from tidegate.services.worker import Worker
+    from tidegate.control.executor import Executor
+    from tidegate.control.foreground import Delegate, Foreground
+    from tidegate.control.insights import Insights
+    from tidegate.control.lifecycle import Lifecycle
+    from tidegate.control.manager import Manager
+    from tidegate.control.worker import Worker
+    from tidegate.model.instances import Pace
+    from tidegate.ports.kinds import Instruction, Planner, Reporter, Runner, Watcher
+    from tidegate.ports.outside import Bus, Landing
+    from tidegate.ports.store import Store
+    from tidegate.spark.looks import Tables
+    from tidegate.spark.session import SparkHost
+    from tidegate.tables.block_finder import DeltaLake
+    from tidegate.tables.care import SparkCaretaker
+    from tidegate.tables.planner import TablePlanner
+    from tidegate.tables.rebuild import Rebuilder, Shadows
+
+
+FEW_ROWS = 100_000
+"""Up to so many a JVM that compiles little is through first, starting included."""
 
 
 @dataclass
@@ -46,12 +56,26 @@ class Parts:
     def pace(self) -> Pace:
         return self.project.settings.control.pace
 
-    def lookout(self) -> Lookout:
-        """Make a look at everything, as of now, that needs no JVM."""
-        from tidegate.services.lookout import Lookout
+    @property
+    def topics(self) -> Mapping[str, TableDefinition]:
+        """The definitions of the project's tables."""
+        return tables_in(self.project.definitions)
 
-        definitions = self.project.definitions
-        return Lookout(definitions, self.store, self.tables, self.holders, self.runtime)
+    def planner(self) -> TablePlanner:
+        """Make a look at all tables of the project, as of now, that needs no JVM."""
+        from tidegate.tables.planner import TablePlanner
+
+        return TablePlanner(self.topics, self.store, self.tables, self.holders, self.runtime)
+
+    def planners(self) -> Mapping[Kind, Planner]:
+        """Make what plans the flows of each kind, as they are applied."""
+        return {kind: one.planner(self) for kind, one in KINDS.items()}
+
+    def insights(self) -> Insights:
+        """Put together what commands, API and pages print from."""
+        from tidegate.control.insights import Insights
+
+        return Insights(self.store, self._by_hand, self.pace.lease)
 
     @contextmanager
     def bus(self) -> Iterator[Bus]:
@@ -66,10 +90,13 @@ class Parts:
             bus.close()
 
     @contextmanager
-    def spark(self) -> Iterator[SparkHost]:
-        """Give a Spark that starts at its first use and ends with the block."""
-        from tidegate.engine.session import SparkHost
-        from tidegate.engine.storage import is_s3, spark_settings
+    def spark(self, *, quick: bool = False) -> Iterator[SparkHost]:
+        """Give a Spark that starts at its first use and ends with the block.
+
+        One that is quick compiles little, which suits few rows.
+        """
+        from tidegate.spark.delta_log import is_s3, spark_settings
+        from tidegate.spark.session import SparkHost
 
         settings = self.project.settings
         s3 = is_s3(settings.lake_path)
@@ -82,6 +109,7 @@ class Parts:
             pass_fds=(self.holders.hold(),),
             own_catalog=settings.lake.catalog == "spark",
             s3=s3,
+            quick=quick,
         )
         try:
             yield host
@@ -90,32 +118,27 @@ class Parts:
             self.holders.release()
 
     def lake(self, spark: SparkHost) -> DeltaLake:
-        from tidegate.engine.lake import DeltaLake
+        from tidegate.tables.block_finder import DeltaLake
 
         return DeltaLake(self.tables, spark)
 
+    def landing(self, spark: SparkHost) -> Landing:
+        """Put together what brings rows of any flow into tables of the lake."""
+        from tidegate.spark.landing import DeltaLanding
+
+        return DeltaLanding(spark, self.tables, self.runtime, self._landed_up_to)
+
+    def _landed_up_to(self, table: str) -> int | None:
+        offset = self.store.offsets.get(table)
+        return offset.last.pos if offset else None
+
     def executor(self, spark: SparkHost, reporter: Reporter) -> Executor:
         """Put together what runs a block."""
-        from tidegate.engine.aside import SetAside
-        from tidegate.engine.load import Loader
-        from tidegate.engine.publish import Publisher
-        from tidegate.engine.reload import write_reload
-        from tidegate.engine.step import write_step
-        from tidegate.services.executor import Executor
+        from tidegate.control.executor import Executor
 
-        loader = Loader(
-            spark,
-            self.tables,
-            SetAside(self.tables, self.store.failures, self.runtime),
-            self.runtime,
-            writes={Processor.STEP: write_step, Processor.RELOAD: write_reload},
-        )
-        runners = {Processor.STEP: loader, Processor.RELOAD: loader}
         return Executor(
             self.store,
-            self.lake(spark),
-            runners,
-            Publisher(spark, self.tables, self.runtime),
+            {kind: one.runner(self, spark) for kind, one in KINDS.items()},
             self.holders,
             self.runtime,
             reporter,
@@ -125,74 +148,70 @@ class Parts:
 
     def shadows(self, spark: SparkHost) -> Shadows:
         """Put together what keeps the tables that are built beside others."""
-        from tidegate.services.shadows import Shadows
+        from tidegate.tables.rebuild import Shadows
 
         return Shadows(self.store, self.lake(spark), self.holders, self.runtime)
 
-    def foreground(self, spark: SparkHost, watcher: Watcher) -> Foreground:
-        """Put together a run by hand."""
-        from tidegate.services.foreground import Foreground
-        from tidegate.services.reporter import Silence
-
-        executor = self.executor(spark, Silence())
-        return Foreground(
-            self.lookout(),
-            executor,
-            self.store,
-            self.runtime,
-            watcher,
-            self.care(spark, executor),
-            self.shadows(spark),
-        )
-
-    def care(self, spark: SparkHost, executor: Executor) -> Care:
+    def caretaker(self, spark: SparkHost) -> SparkCaretaker:
         """Put together what tidies tables."""
-        from tidegate.engine.care import SparkCaretaker
-        from tidegate.model.care import CareRules
         from tidegate.model.duration import parse_duration
-        from tidegate.services.care import Care
+        from tidegate.tables.care import CareRules, SparkCaretaker
 
         wanted = self.project.settings.lake
         rules = CareRules(wanted.compact_files, parse_duration(wanted.vacuum_after))
-        caretaker = SparkCaretaker(spark, self.tables, rules, self.runtime)
-        return Care(self.store, caretaker, executor, self.runtime)
+        return SparkCaretaker(spark, self.tables, rules, self.runtime)
+
+    def foreground(self, spark: SparkHost, watcher: Watcher) -> Foreground:
+        """Put together a run by hand."""
+        from tidegate.control.foreground import Foreground
+        from tidegate.control.slot import NoReporter
+
+        executor = self.executor(spark, NoReporter())
+        return Foreground(self._by_hand(), executor, watcher, self.shadows(spark).sweep)
 
     def rebuilder(self, spark: SparkHost, watcher: Watcher) -> Rebuilder:
         """Put together a rebuild by hand."""
-        from tidegate.services.rebuilder import Rebuilder
-        from tidegate.services.reporter import Silence
+        from tidegate.control.slot import NoReporter
+        from tidegate.tables.rebuild import Rebuilder
 
         return Rebuilder(
-            self.project.definitions,
+            self.topics,
             self.store,
             self.lake(spark),
             self.shadows(spark),
-            self.executor(spark, Silence()),
-            self.lookout,
+            self.executor(spark, NoReporter()),
+            self.planner,
             self.runtime,
             watcher,
         )
 
+    def reads_little(self, flows: Collection[str]) -> bool:
+        """Tell whether a run of these flows is over before a compiler would pay."""
+        return sum(planner.rows_to_read(flows) for planner in self._by_hand()) <= FEW_ROWS
+
+    def _by_hand(self) -> list[Planner]:
+        """Make what plans for a person: tables as of the project at hand, one time for a run."""
+        others = {kind: one for kind, one in self.planners().items() if kind is not Kind.TABLE}
+        return [self.planner(), *others.values()]
+
     def is_managed(self) -> bool:
         """Tell whether a manager leads now, and has somebody to build tables."""
-        from tidegate.model.instance import TABLE
-
         leads = self.store.leadership.read().established(self.pace.lease)
         return leads and any(
-            one.works and TABLE in one.kinds and self.holders.lives(one.process)
+            one.works and Kind.TABLE in one.kinds and self.holders.lives(one.process)
             for one in self.store.instances.all()
         )
 
     def delegate(self, watcher: Watcher, user: str) -> Delegate:
         """Put together a run by hand that the manager does."""
-        from tidegate.services.delegate import Delegate
+        from tidegate.control.foreground import Delegate
 
-        return Delegate(self.lookout(), self.store, self.runtime, watcher, user)
+        return Delegate(self._by_hand(), self.store, self.runtime, watcher, user)
 
     def require_own_lake(self) -> None:
         """Refuse to join workers that could spoil a table together with this one."""
         from tidegate.errors import WrongUse
-        from tidegate.model.instance import Instance, clash
+        from tidegate.model.instances import Instance, clash
 
         me = self.holders.me
         lake = self.project.settings.lake_path
@@ -203,14 +222,14 @@ class Parts:
 
     def manager(self, bus: Bus, life: Lifecycle) -> Manager:
         """Put together a candidate for leadership."""
-        from tidegate.services.manager import Manager
+        from tidegate.control.manager import Manager
 
-        return Manager(self.store, bus, self.tables, self.holders, self.runtime, self.pace, life)
+        return Manager(self.store, bus, self.planners, self.holders, self.runtime, self.pace, life)
 
     def worker(self, spark: SparkHost, bus: Bus, life: Lifecycle, hiring: Hiring) -> Worker:
         """Put together a worker process."""
-        from tidegate.services.reporter import BusReporter
-        from tidegate.services.worker import Identity, Worker
+        from tidegate.control.slot import BusReporter
+        from tidegate.control.worker import Identity, Worker
 
         reporter = BusReporter(bus, self.runtime)
         executor = self.executor(spark, reporter)
@@ -227,14 +246,16 @@ class Parts:
             self.pace,
             life,
             lives=spark.lives,
-            tidy=self.care(spark, executor).after_block,
-            foreign=self._limits if hiring.foreign_manager else None,
+            foreign=self._instruct if hiring.foreign_manager else None,
         )
 
-    def _limits(self, topic: str) -> Limits | None:
-        """Plan one topic for a manager that leaves that to us."""
-        verdict = self.lookout().plan(eager=True).verdicts.get(topic)
-        return verdict.limits if verdict else None
+    def _instruct(self, flow: str) -> Instruction | None:
+        """Plan one flow for a manager that leaves that to us."""
+        for planner in self._by_hand():
+            if flow in planner.verdicts(eager=True):
+                (instruction,) = planner.instruct([flow])
+                return instruction
+        return None
 
 
 @dataclass(frozen=True)
@@ -247,10 +268,100 @@ class Hiring:
     foreign_manager: bool = False
 
 
+@dataclass(frozen=True)
+class KindParts:
+    """What a kind of flow brings."""
+
+    reader: KindReader[Any]
+    """Reads its files of a project."""
+    read: Callable[[Mapping[str, Any]], Definition]
+    """Reads back what the store keeps of a definition."""
+    planner: Callable[[Parts], Planner]
+    runner: Callable[[Parts, SparkHost], Runner]
+    check: Callable[[Project], list[Problem]]
+    """Judges a project by what is outside of it, without a JVM."""
+    analyse: Callable[[Parts, SparkHost], list[Problem]]
+    """Judges a project by what Spark says of it."""
+    misfits: Callable[[Parts, Changes], list[Problem]]
+    """Judges changes by what was done already; none are applied unless all are sound."""
+
+
+def _table_planner(parts: Parts) -> Planner:
+    from tidegate.tables.planner import TablePlanner
+
+    return TablePlanner(None, parts.store, parts.tables, parts.holders, parts.runtime)
+
+
+def _table_runner(parts: Parts, spark: SparkHost) -> Runner:
+    from tidegate.tables.failing_rows import FailingRows
+    from tidegate.tables.loading import Loader
+    from tidegate.tables.runner import TableRunner
+    from tidegate.tables.writes import Publisher, write_reload, write_step
+
+    tables, runtime = parts.tables, parts.runtime
+    failing_rows = FailingRows(tables, parts.store.failures, runtime)
+    writes = {Processor.STEP: write_step, Processor.RELOAD: write_reload}
+    return TableRunner(
+        parts.store,
+        parts.lake(spark),
+        Loader(spark, tables, failing_rows, runtime, writes),
+        Publisher(spark, tables, runtime),
+        parts.caretaker(spark),
+        runtime,
+    )
+
+
+def _check_tables(project: Project) -> list[Problem]:
+    from tidegate.tables.lake_checks import outside_problems
+
+    tables = open_lake(project.settings, RealRuntime())
+    return outside_problems(project, tables, lambda: _seen(project))
+
+
+def _seen(project: Project) -> list[str]:
+    """Name the tables that were there once; a check makes no store where there is none."""
+    scheme, _, path = project.settings.store_url.partition(":///")
+    if scheme == "sqlite" and not Path(path).exists():
+        return []
+    with open_parts(project) as parts:
+        return list(parts.store.offsets.all())
+
+
+def _analyse_tables(parts: Parts, spark: SparkHost) -> list[Problem]:
+    from tidegate.tables.views import analyse
+
+    return analyse(spark, parts.tables, parts.topics)
+
+
+def _misfitting_tables(parts: Parts, changes: Changes) -> list[Problem]:
+    from tidegate.tables.lake_checks import resharding_problems
+
+    return resharding_problems(parts.project, changes, parts.store)
+
+
+KINDS: Mapping[Kind, KindParts] = {
+    Kind.TABLE: KindParts(
+        TABLES,
+        TableDefinition.from_dict,
+        _table_planner,
+        _table_runner,
+        _check_tables,
+        _analyse_tables,
+        _misfitting_tables,
+    ),
+}
+"""The only registry of kinds: a new one is a package and an entry here."""
+
+
+def read_project(folder: Path) -> Project:
+    """Read a project with the flows of every kind; its problems come with it."""
+    return load_project(folder, [one.reader for one in KINDS.values()])
+
+
 def open_lake(settings: Settings, runtime: RealRuntime) -> Tables:
     """Give the tables of a lake, read by their logs."""
-    from tidegate.engine.looks import Tables
-    from tidegate.engine.storage import is_s3, log_options
+    from tidegate.spark.delta_log import is_s3, log_options
+    from tidegate.spark.looks import Tables
 
     path, reached = settings.lake_path, settings.lake.s3
     options = log_options(reached.endpoint, reached.region) if is_s3(path) else {}
@@ -263,7 +374,7 @@ def open_parts(project: Project) -> Iterator[Parts]:
     from tidegate.store import open_store
 
     settings, runtime = project.settings, RealRuntime()
-    store = open_store(settings.store_url)
+    store = open_store(settings.store_url, {kind: one.read for kind, one in KINDS.items()})
     try:
         yield Parts(
             project,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.projects import Folder, orders
-from tidegate.cli import main
-from tidegate.store import SqlStore, open_store
+from tests.projects import Folder, orders, store_at
+from tidegate.cli.app import main
+from tidegate.store import SqlStore
 
 LINEAGE = """\
 - table: stage.customers
@@ -66,7 +66,7 @@ class Shop(Folder):
 
     @contextmanager
     def store(self) -> Iterator[SqlStore]:
-        store = open_store(f"sqlite:///{self.path}/.tidegate/store.db")
+        store = store_at(self.path / ".tidegate" / "store.db")
         try:
             yield store
         finally:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import LINEAGE, Cli, Shop
 from tests.projects import orders
-from tidegate.model.facts import Look
+from tidegate.model.looks import Look
 
 
 @pytest.mark.usefixtures("landed")

@@ -121,7 +121,7 @@ def test_a_fault_of_our_own_is_a_sentence_and_with_debug_a_traceback(
     def broken(_: Path) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr("tidegate.project.load_project", broken)
+    monkeypatch.setattr("tidegate.wiring.read_project", broken)
     answer = cli("check", "--json")
     assert (answer.code, answer.out) == (1, "")
     assert answer.sentence.startswith("ZeroDivisionError (by zero), which is a fault of Tidegate's")
@@ -156,7 +156,7 @@ def test_an_interruption_is_told_and_exits_with_130(
     def interrupted(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidegate.project.load_project", interrupted)
+    monkeypatch.setattr("tidegate.wiring.read_project", interrupted)
     answer = cli("check")
     assert answer.code == 130
     assert answer.sentence == "interrupted; the next run goes on from here"

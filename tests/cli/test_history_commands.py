@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.conftest import LINEAGE, Cli, Shop
 from tests.contract.scenes import block, claimed, commit_of, committed, declared
-from tidegate.model.execution import Measures
 from tidegate.model.position import Position
+from tidegate.model.records import Measures
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def ran(shop: Shop) -> Shop:
     with shop.store() as store:
         measures = Measures("q-1", 9, 3, 1_000, 3_000, {"amount": 2, "id": 0})
         made = declared(store, "e-1")
-        store.executions.commit(commit_of(made, measures=measures))
+        store.blocks.commit(commit_of(made, measures=measures))
         made = declared(store, "e-2", block(2, block().next, Position(1_800_000_000_000, 1)))
-        store.executions.fail(made, "no such column", "trace", True, 1_700_000_009_000)
+        store.blocks.fail(made, "no such column", "trace", True, 1_700_000_009_000)
     return shop
 
 
@@ -94,7 +94,7 @@ class TestLogs:
 
     def test_a_failure_without_a_reason_is_still_shown(self, cli: Cli, shop: Shop) -> None:
         with shop.store() as store:
-            store.executions.fail(claimed(store, "e-1"), "", "", False, 1)
+            store.blocks.fail(claimed(store, "e-1"), "", "", False, 1)
         assert "task-failed" in cli("logs", "fact.orders").out
 
 
@@ -126,8 +126,8 @@ class TestApply:
         shop.write({"lineage.yaml": LINEAGE.replace("  repeat: 1min\n", "")})
         assert cli("apply").out.splitlines() == ["~ fact.orders: repeat", "Applied."]
         with shop.store() as store:
-            assert [one.version for one in store.lineages.history("fact.orders")] == [1, 2]
-            assert {one.user for one in store.lineages.history("fact.orders")} == {
+            assert [one.version for one in store.definitions.history("fact.orders")] == [1, 2]
+            assert {one.user for one in store.definitions.history("fact.orders")} == {
                 getpass.getuser()
             }
 
@@ -140,7 +140,7 @@ class TestApply:
         monkeypatch.setattr(getpass, "getuser", nameless)
         assert cli("apply").code == 0
         with shop.store() as store:
-            assert store.lineages.current()["fact.orders"].user.isdigit()
+            assert store.definitions.current()["fact.orders"].user.isdigit()
 
 
 class TestResume:

@@ -39,7 +39,7 @@ def test_looking_applies_and_moves_nothing(cli: Cli, landed: Shop) -> None:
     cli("why", "fact.orders")
     with landed.store() as store:
         assert store.offsets.all() == {}
-        assert store.lineages.current() == {}
+        assert store.definitions.current() == {}
 
 
 def test_a_project_without_topics_has_no_lag(cli: Cli, shop: Shop) -> None:

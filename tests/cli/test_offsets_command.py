@@ -59,7 +59,7 @@ def test_it_never_goes_back_unless_forced(cli: Cli) -> None:
 def test_a_block_that_is_not_finished_is_not_forgotten_unless_forced(cli: Cli, shop: Shop) -> None:
     with shop.store() as store:
         made = declared(store, "e-1", block(1, START, Position(2000, 2)))
-        store.executions.fail(made, "no such column", "", False, 1)
+        store.blocks.fail(made, "no such column", "", False, 1)
     assert _row(cli)["next_pos"] == 2000
     answer = cli("offsets", "set", "fact.orders", "--last", "3000,3")
     assert answer.code == 2

@@ -6,8 +6,9 @@ import pytest
 
 from tests.cli.conftest import Cli, Shop
 from tests.contract.scenes import NOW, committed
-from tidegate.cli.rebuilding import chosen
-from tidegate.project import load_project
+from tidegate.cli.tables import chosen
+from tidegate.tables.definition import tables_in
+from tidegate.wiring import read_project
 
 
 @pytest.mark.usefixtures("landed")
@@ -26,7 +27,7 @@ def test_a_source_or_an_unknown_topic_is_refused(cli: Cli, topic: str, said: str
 
 
 def test_a_topic_stands_for_itself_and_with_a_plus_for_all_that_reads_it(shop: Shop) -> None:
-    definitions = load_project(shop.path).definitions
+    definitions = tables_in(read_project(shop.path).definitions)
     assert chosen(definitions, "fact.orders") == {"fact.orders"}
     assert chosen(definitions, "fact.orders+") == {"fact.orders", "fact.hours"}
 

@@ -17,7 +17,7 @@ from tests.contract.scenes import committed
 TIDEGATE = Path(sys.executable).with_name("tidegate")
 LOOKING = """
 import sys
-from tidegate.cli import main
+from tidegate.cli.app import main
 
 for command in (
     "check", "lag", "why fact.orders", "offsets show", "logs fact.orders", "executions", "etl-log",
@@ -33,7 +33,7 @@ print("imported:", [name for name in heavy if name in sys.modules], file=sys.std
 """
 HELP = """
 import sys
-from tidegate.cli import main
+from tidegate.cli.app import main
 
 sys.argv = ["tidegate", "--help"]
 try:
@@ -46,7 +46,7 @@ print("imported:", [name for name in heavy if name in sys.modules], file=sys.std
 """
 CHECK = """
 import sys
-from tidegate.cli import main
+from tidegate.cli.app import main
 
 sys.argv = ["tidegate", "check"]
 try:

@@ -18,6 +18,8 @@ from tests.brokers import Broker
 from tidegate.store import SqlStore, open_store
 from tidegate.store.schema import metadata
 
+from .scenes import KINDS
+
 LOCKED_ROLE = "locked"
 """A role that needs a password; every other one is trusted."""
 
@@ -86,7 +88,7 @@ def _configure(folder: Path) -> None:
 def kept_database(postgres: Postgres) -> Iterator[tuple[str, psycopg.Connection]]:
     """One database for all tests that need no new one, and a connection to empty it with."""
     url = postgres.url(postgres.make_database())
-    open_store(url).close()
+    open_store(url, KINDS).close()
     with psycopg.connect(url, autocommit=True) as connection:
         yield url, connection
 
@@ -124,7 +126,7 @@ def blank_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An SQLite file with the schema in it, to copy."""
     path = tmp_path_factory.mktemp("store") / "store.db"
-    open_store(f"sqlite:///{path}").close()
+    open_store(f"sqlite:///{path}", KINDS).close()
     return path
 
 
@@ -147,7 +149,7 @@ Open = Callable[[str], SqlStore]
 def opened() -> Iterator[Open]:
     """Opens stores and closes them when the test ends, before their database goes."""
     with ExitStack() as stack:
-        yield lambda url: stack.enter_context(closing(open_store(url)))
+        yield lambda url: stack.enter_context(closing(open_store(url, KINDS)))
 
 
 @pytest.fixture

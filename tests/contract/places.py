@@ -17,12 +17,14 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.brokers import Broker
 from tidegate.bus import open_bus
 from tidegate.model.messages import Assign, Finished, Heartbeat, InstanceState, Message, parse
-from tidegate.ports import Bus, Delivery, Inbox
+from tidegate.ports.outside import Bus, Inbox
+from tidegate.ports.store import Delivery
 from tidegate.runtime import RealRuntime
 from tidegate.settings import load_settings
 from tidegate.store import SqlStore, open_store
 
 from .conftest import Postgres
+from .scenes import KINDS
 
 NOW = 1_700_000_000_123
 PATIENCE_SECONDS = 30.0
@@ -35,7 +37,7 @@ from tidegate.runtime import RealRuntime
 from tidegate.settings import load_settings
 from tidegate.store import open_store
 settings = load_settings(Path(sys.argv[1]))
-store = open_store(settings.store_url)
+store = open_store(settings.store_url, {})
 bus = open_bus(settings.bus, settings.store_url, store.messages, RealRuntime().now)
 """
 
@@ -59,7 +61,7 @@ class Place:
 
     def open_both(self) -> tuple[Bus, SqlStore]:
         settings = load_settings(self.folder)
-        store = open_store(settings.store_url)
+        store = open_store(settings.store_url, KINDS)
         self.stack.callback(store.close)
         bus = open_bus(settings.bus, settings.store_url, store.messages, RealRuntime().now)
         self.stack.callback(bus.close)
@@ -152,7 +154,7 @@ def assign(instance: int, number: int = 0) -> Assign:
 
 
 def read(deliveries: Sequence[Delivery]) -> list[Message]:
-    return [parse(delivery.topic, delivery.body) for delivery in deliveries]
+    return [parse(delivery.channel, delivery.body) for delivery in deliveries]
 
 
 def take(inbox: Inbox, count: int) -> list[Delivery]:

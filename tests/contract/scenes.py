@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
-from tidegate.model.execution import (
-    Block,
-    Execution,
-    ExecutionState,
-    Measures,
-    Offset,
-    OffsetState,
-    Outcome,
-)
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.position import START, Position
-from tidegate.ports import Commit, Store
+from tidegate.model.execution import Counts, Execution, ExecutionState, Outcome
+from tidegate.model.flow import Flow, Kind, Operation
+from tidegate.model.messages import Phase
+from tidegate.model.position import START, Block, Offset, OffsetState, Position
+from tidegate.model.records import Measures, Record
+from tidegate.ports.store import Commit, Store
+from tidegate.store.definitions import ReadDefinition
+from tidegate.tables.definition import Processor, TableDefinition, TopicName
 
 NOW = 1_700_000_000_000
 TOPIC = "fact.orders"
+PIPE = "crm-customers"
+"""A flow whose id is no topic: whoever took it for one would fail."""
 NOBODY: frozenset[str] = frozenset()
+STREAMS = (
+    Counts(Phase.DATA_EXTRACT, "stage.orders", 10, 10),
+    Counts(Phase.STRUCTURE_TRANSFORM, "orders", 10, 9),
+    Counts(Phase.DATA_TRANSFORM, "orders", 9, 9),
+    Counts(Phase.DATA_LOAD, TOPIC, 9, 9),
+)
 
 
-def definition(topic: str = TOPIC, comment: str = "") -> Definition:
-    return Definition(
+def definition(topic: str = TOPIC, comment: str = "") -> TableDefinition:
+    return TableDefinition(
         topic,
         Processor.STEP,
         depends_on=("stage.orders", "stage.customers"),
@@ -36,12 +40,76 @@ def definition(topic: str = TOPIC, comment: str = "") -> Definition:
     )
 
 
-def execution(id: str, topic: str = TOPIC, at: int = NOW) -> Execution:
-    return Execution(id, "table", topic, topic, ExecutionState.ASSIGNED, assigned_at=at)
+@dataclass(frozen=True)
+class PipeDefinition:
+    """A flow of another kind than tables, with no more than the store asks of it."""
+
+    name: str = PIPE
+    target: str = "stage.customers"
+    comment: str = ""
+    rebuilds: str = ""
+    processor: ClassVar[str] = "pipe"
+
+    @property
+    def flow(self) -> Flow:
+        return Flow(self.name, Kind.PIPE, self.target)
+
+    def source(self) -> Mapping[str, Any]:
+        return {"type": "notes"}
+
+    def sink(self) -> Mapping[str, Any]:
+        return {"type": "table", "table": self.target}
+
+    def may_finish(self, block: Block[Any], declared: PipeDefinition) -> bool:
+        return block.seq > 0 and self.target == declared.target
+
+    def as_dict(self) -> Mapping[str, Any]:
+        return asdict(self)
 
 
-def assigned(store: Store, id: str, topic: str = TOPIC, at: int = NOW) -> Execution:
-    made = execution(id, topic, at)
+KINDS: Mapping[Kind, ReadDefinition] = {
+    Kind.TABLE: TableDefinition.from_dict,
+    Kind.PIPE: lambda values: PipeDefinition(**values),
+}
+"""How the definitions of each kind are read back."""
+
+
+def flow_of(id: str = TOPIC) -> Flow:
+    """Give the flow of a table's topic."""
+    return Flow(id, Kind.TABLE, TopicName.parse(id).table)
+
+
+def pipe(id: str = PIPE, lane: str = "stage.customers") -> Flow:
+    return Flow(id, Kind.PIPE, lane)
+
+
+def execution(
+    id: str,
+    flow: str | Flow = TOPIC,
+    at: int = NOW,
+    operation: Operation = Operation.BUILD,
+) -> Execution:
+    of = flow if isinstance(flow, Flow) else flow_of(flow)
+    return Execution(
+        id,
+        of.kind,
+        of.id,
+        of.id,
+        ExecutionState.ASSIGNED,
+        lane=of.lane,
+        operation=operation,
+        assigned_at=at,
+    )
+
+
+def assigned(
+    store: Store,
+    id: str,
+    topic: str | Flow = TOPIC,
+    at: int = NOW,
+    operation: Operation = Operation.BUILD,
+) -> Execution:
+    made = execution(id, topic, at, operation)
     store.executions.assign(made)
     return made
 
@@ -49,17 +117,20 @@ def assigned(store: Store, id: str, topic: str = TOPIC, at: int = NOW) -> Execut
 def claimed(
     store: Store,
     id: str,
-    topic: str = TOPIC,
+    topic: str | Flow = TOPIC,
     host: str = "host-1",
     dead: frozenset[str] = NOBODY,
     at: int = NOW,
+    operation: Operation = Operation.BUILD,
 ) -> Execution:
-    made = assigned(store, id, topic, at)
-    store.executions.claim(made, host, dead, at)
+    made = assigned(store, id, topic, at, operation)
+    store.blocks.claim(made, host, dead, at)
     return made
 
 
-def block(seq: int = 1, last: Position = START, next: Position | None = None) -> Block:
+def block(
+    seq: int = 1, last: Position = START, next: Position | None = None, processor: str = "Step"
+) -> Block:
     return Block(
         last=last,
         next=next or Position(NOW + seq, seq),
@@ -69,38 +140,68 @@ def block(seq: int = 1, last: Position = START, next: Position | None = None) ->
         complete_to=NOW + seq,
         definition_version=3,
         versions={"stage.orders": 7, "stage.customers": 4},
+        processor=processor,
     )
 
 
-def declared(store: Store, id: str, of: Block | None = None, **claim: Any) -> Execution:
+def marked(seq: int = 1, last: Any = START, next: Mapping[str, Any] | None = None) -> Block[Any]:
+    """Give a block of a flow that counts in another way than (pos, id)."""
+    return Block(
+        last=last,
+        next=next or {"0": 12, "1": 7},
+        rows=10,
+        seq=seq,
+        full=False,
+        complete_to=NOW + seq,
+        definition_version=1,
+        processor="pump",
+    )
+
+
+def kept(of: Block[Any]) -> Block[Any]:
+    """Give a block as the journal has it: what it was made by stands in its flow's row alone."""
+    return replace(of, processor="")
+
+
+def declared(store: Store, id: str, of: Block[Any] | None = None, **claim: Any) -> Execution:
     made = claimed(store, id, **claim)
-    store.executions.declare(made, of or block(), "Step", NOW)
+    store.blocks.declare(made, of or block(), NOW)
     return made
 
 
 def commit_of(
-    made: Execution, of: Block | None = None, at: int = NOW, measures: Measures | None = None
+    made: Execution,
+    of: Block[Any] | None = None,
+    at: int = NOW,
+    measures: Measures | None = None,
+    records: Sequence[Record] = (),
 ) -> Commit:
+    """Commit a block as an execution does that knows its flow's row from the declaration."""
     done = of or block()
-    offset = Offset(
+    known: Offset[Any] = Offset(
         made.topic,
-        done.next,
-        seq=done.seq,
-        rows=done.rows,
-        run=at,
-        processor="Step",
-        state=OffsetState.DONE,
-        complete_to=done.complete_to,
-        full=done.full,
-        versions=done.versions,
-        definition_version=done.definition_version,
+        done.last,
+        made.lane,
+        processor=done.processor,
+        state=OffsetState.RUNNING,
+        hostid="host-1",
+        execution_id=made.id,
+        claimed_at=NOW,
+        block=done,
     )
-    return Commit(made, offset, done, Outcome(9, 5, measures, "a note"), at, definition())
+    measured = () if measures is None else (measures,)
+    outcome = Outcome(9, "a note", version=5, streams=STREAMS, records=(*measured, *records))
+    return Commit(made, known, done, outcome, at)
 
 
-def committed(store: Store, id: str, of: Block | None = None, **claim: Any) -> Execution:
+def moved(commit: Commit) -> Offset[Any]:
+    """Give the row that a commit is to leave: moved on, and held by nobody."""
+    return free(commit.moved())
+
+
+def committed(store: Store, id: str, of: Block[Any] | None = None, **claim: Any) -> Execution:
     made = declared(store, id, of, **claim)
-    store.executions.commit(commit_of(made, of))
+    store.blocks.commit(commit_of(made, of))
     return made
 
 
@@ -133,10 +234,10 @@ def everything(store: Store) -> tuple[Any, ...]:
         {flow: store.datasets.entities(flow) for flow in flows},
         store.journal.etl_log(),
         {topic: store.journal.blocks(topic) for topic in store.offsets.all()},
-        store.lineages.current(),
+        store.definitions.current(),
     )
 
 
-def free(held: Offset) -> Offset:
+def free(held: Offset[Any]) -> Offset[Any]:
     """Give the same row with its mutex free."""
     return replace(held, hostid="", execution_id=None, claimed_at=None)

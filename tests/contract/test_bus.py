@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.model.messages import Topic
-from tidegate.ports import Inbox
+from tidegate.model.messages import Channel
+from tidegate.ports.outside import Inbox
 
 from .places import (
     Place,
@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, sqlite_url: str) -> It
     (tmp_path / "tidegate.toml").write_text(f'[store]\nurl = "{url}"\n[bus]\n{bus}\n')
     place = Place(tmp_path, outage)
     with place.stack:
-        place.open().create_topics()
+        place.open().create_channels()
         yield place
 
 
@@ -64,7 +64,7 @@ def test_what_is_published_comes_in_order_and_only_once(place: Place) -> None:
     taken = take(inbox, 60)
     assert [one for one in read(taken) if one in beats] == beats
     assert [one for one in read(taken) if one in ends] == ends
-    assert {one.topic for one in taken} == {Topic.HEARTBEAT, Topic.PROGRESS}
+    assert {one.channel for one in taken} == {Channel.HEARTBEAT, Channel.PROGRESS}
     assert inbox.receive(0.0) == []
     inbox.done(taken)
     assert inbox.receive(1.2) == []
@@ -263,5 +263,5 @@ def test_a_bus_and_its_inboxes_are_closed_as_often_as_one_likes(place: Place) ->
 
 
 def test_topics_are_created_as_often_as_one_likes(place: Place) -> None:
-    place.open().create_topics()
-    place.open().create_topics()
+    place.open().create_channels()
+    place.open().create_channels()

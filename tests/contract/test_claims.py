@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 
 from tidegate.errors import ClaimLost, MutexError, StoreError
-from tidegate.model.execution import Execution, ExecutionState, Offset, OffsetState
-from tidegate.model.position import START, Position
-from tidegate.ports import Store
+from tidegate.model.execution import Execution, ExecutionState
+from tidegate.model.flow import Kind, Operation
+from tidegate.model.position import START, Offset, OffsetState, Position
+from tidegate.ports.store import Store
 from tidegate.store import SqlStore
-from tidegate.store.offset_rows import take
+from tidegate.store.positions import take
 
 from .conftest import Open
 from .scenes import (
@@ -41,10 +43,12 @@ ROUNDS = 12
 def test_an_assigned_execution_is_kept_as_it_was_given(store: Store) -> None:
     made = Execution(
         "e1",
-        "table",
+        Kind.TABLE,
         "orders",
         TOPIC,
         ExecutionState.ASSIGNED,
+        lane="fact.orders",
+        operation=Operation.PUBLISH,
         attempt=2,
         retry_of="e0",
         etl_worker="w",
@@ -64,18 +68,19 @@ def test_an_execution_is_assigned_once(store: Store) -> None:
 
 
 def test_who_assigns_says_when(store: Store) -> None:
-    untimed = Execution("e1", "table", TOPIC, TOPIC, ExecutionState.ASSIGNED)
+    untimed = Execution("e1", Kind.TABLE, TOPIC, TOPIC, ExecutionState.ASSIGNED)
     with pytest.raises(StoreError, match="no assigned_at"):
         store.executions.assign(untimed)
 
 
 def test_a_claim_takes_the_mutex_and_starts_the_execution(store: Store) -> None:
     made = assigned(store, "e1")
-    taken = store.executions.claim(made, "host-1", NOBODY, NOW + 5).offset
+    taken = store.blocks.claim(made, "host-1", NOBODY, NOW + 5).offset
     assert taken == offset(store)
     assert taken == Offset(
         TOPIC,
         START,
+        lane=TOPIC,
         run=NOW + 5,
         state=OffsetState.RUNNING,
         hostid="host-1",
@@ -89,16 +94,14 @@ def test_a_claim_takes_the_mutex_and_starts_the_execution(store: Store) -> None:
 
 
 def test_a_claim_keeps_the_worker_that_was_assigned(store: Store) -> None:
-    made = Execution(
-        "e1", "table", TOPIC, TOPIC, ExecutionState.ASSIGNED, etl_worker="slot-7", assigned_at=NOW
-    )
+    made = replace(execution("e1"), etl_worker="slot-7")
     store.executions.assign(made)
-    store.executions.claim(made, "host-1", NOBODY, NOW)
+    store.blocks.claim(made, "host-1", NOBODY, NOW)
     assert stored(store, made).etl_worker == "slot-7"
 
 
 def test_a_claim_tells_the_dataset_with_the_definition_in_force(store: Store) -> None:
-    store.lineages.apply([definition()], [], "ann", NOW)
+    store.definitions.apply([definition()], [], "ann", NOW)
     claimed(store, "e1")
     started = last_event(store)
     assert started["event_type"] == "task-started"
@@ -114,7 +117,7 @@ def test_a_topic_without_definition_starts_with_empty_source_and_sink(store: Sto
 
 def test_an_execution_that_was_never_assigned_cannot_claim(store: Store) -> None:
     with pytest.raises(ClaimLost, match="no longer assigned"):
-        store.executions.claim(execution("ghost"), "host-1", NOBODY, NOW)
+        store.blocks.claim(execution("ghost"), "host-1", NOBODY, NOW)
     assert everything(store) == ({}, [], {}, [], {}, {})
 
 
@@ -122,7 +125,7 @@ def test_an_execution_claims_once(store: Store) -> None:
     made = committed(store, "e1")
     before = everything(store)
     with pytest.raises(ClaimLost):
-        store.executions.claim(made, "host-1", NOBODY, NOW)
+        store.blocks.claim(made, "host-1", NOBODY, NOW)
     assert everything(store) == before
 
 
@@ -131,7 +134,7 @@ def test_a_held_topic_is_refused_and_the_execution_rejected(store: Store) -> Non
     held = offset(store)
     late = assigned(store, "e2")
     with pytest.raises(MutexError) as refused:
-        store.executions.claim(late, "host-2", NOBODY, NOW + 9)
+        store.blocks.claim(late, "host-2", NOBODY, NOW + 9)
     assert (refused.value.topic, refused.value.holder) == (TOPIC, "host-1")
     assert refused.value.since == "2023-11-14T22:13:20.000Z"
     rejected = stored(store, late)
@@ -145,21 +148,21 @@ def test_a_held_topic_is_refused_and_the_execution_rejected(store: Store) -> Non
 def test_a_topic_never_runs_twice_at_once_not_even_on_one_host(store: Store) -> None:
     claimed(store, "e1", host="host-1")
     with pytest.raises(MutexError):
-        store.executions.claim(assigned(store, "e2"), "host-1", NOBODY, NOW)
+        store.blocks.claim(assigned(store, "e2"), "host-1", NOBODY, NOW)
 
 
 def test_a_refused_execution_that_had_ended_stays_as_it_was(store: Store) -> None:
     ended = committed(store, "e1")
     claimed(store, "e2", host="host-2")
     with pytest.raises(ClaimLost):
-        store.executions.claim(ended, "host-1", NOBODY, NOW)
+        store.blocks.claim(ended, "host-1", NOBODY, NOW)
     assert stored(store, ended).state is ExecutionState.FINISHED
 
 
 def test_another_process_is_kept_out_of_the_lane(store: Store) -> None:
     claimed(store, "e1", topic="fact.o#a", host="host-1")
     with pytest.raises(MutexError) as refused:
-        store.executions.claim(assigned(store, "e2", "fact.o#b"), "host-2", NOBODY, NOW)
+        store.blocks.claim(assigned(store, "e2", "fact.o#b"), "host-2", NOBODY, NOW)
     assert (refused.value.topic, refused.value.holder) == ("fact.o#a", "host-1")
     assert offset(store, "fact.o#b").state is OffsetState.NEW
     assert events(store, "fact.o#b") == []
@@ -186,7 +189,7 @@ def test_a_dead_process_in_the_lane_is_passed_by(store: Store) -> None:
 def test_a_dead_holder_is_taken_over_and_its_execution_ends_as_lost(store: Store) -> None:
     dead = declared(store, "e1", host="host-1")
     heir = assigned(store, "e2")
-    taken = store.executions.claim(heir, "host-2", frozenset({"host-1"}), NOW + 7).offset
+    taken = store.blocks.claim(heir, "host-2", frozenset({"host-1"}), NOW + 7).offset
     assert (taken.hostid, taken.execution_id, taken.block) == ("host-2", "e2", block())
     lost = stored(store, dead)
     assert (lost.state, lost.finished_at) == (ExecutionState.LOST, NOW + 7)
@@ -200,20 +203,20 @@ def test_a_dead_holder_is_taken_over_and_its_execution_ends_as_lost(store: Store
 def test_every_start_has_exactly_one_end(store: Store) -> None:
     first = claimed(store, "e1", host="a")
     second = claimed(store, "e2", host="b", dead=frozenset({"a"}))
-    store.offsets.unlock(TOPIC, NOW)
+    store.blocks.unlock(TOPIC, NOW)
     third = claimed(store, "e3", host="c")
-    store.executions.fail(third, "no", "", False, NOW)
+    store.blocks.fail(third, "no", "", False, NOW)
     fourth = claimed(store, "e4", host="c")
-    store.executions.nothing_to_do(fourth, 0, NOW)
+    store.blocks.nothing_to_do(fourth, 0, NOW)
     committed(store, "e5")
     for gone in (first, second, third, fourth):
         with pytest.raises(ClaimLost):
-            store.executions.fail(gone, "late", "", False, NOW)
+            store.blocks.fail(gone, "late", "", False, NOW)
         with pytest.raises(ClaimLost):
-            store.executions.nothing_to_do(gone, 0, NOW)
+            store.blocks.nothing_to_do(gone, 0, NOW)
         with pytest.raises(ClaimLost):
-            store.executions.commit(commit_of(gone))
-    store.offsets.unlock(TOPIC, NOW)
+            store.blocks.commit(commit_of(gone))
+    store.blocks.unlock(TOPIC, NOW)
     entities = store.datasets.entities(TOPIC)
     starts = [e["_location"] for e in entities if e["event_type"] == "task-started"]
     ends = [e["task_started_location"] for e in entities if "end_time" in e]
@@ -230,7 +233,7 @@ def _race(stores: list[SqlStore], topics: list[str], round: int) -> list[Offset 
         made = assigned(store, f"r{round}-{number}", topics[number])
         gate.wait()
         try:
-            return store.executions.claim(made, f"host-{number}", NOBODY, NOW).offset
+            return store.blocks.claim(made, f"host-{number}", NOBODY, NOW).offset
         except MutexError as refused:
             return refused
 
@@ -268,7 +271,7 @@ def test_of_racing_heirs_of_a_dead_holder_exactly_one_wins(url: str, opened: Ope
         made = assigned(stores[number], f"heir-{number}")
         gate.wait()
         try:
-            stores[number].executions.claim(made, f"host-{number}", dead, NOW)
+            stores[number].blocks.claim(made, f"host-{number}", dead, NOW)
         except MutexError:
             return False
         return True
@@ -292,7 +295,7 @@ def test_a_mutex_freed_with_sql_is_lost_to_its_holder(store: SqlStore) -> None:
     gone = declared(store, "e1")
     store.writer.write(lambda c: c.execute(text("UPDATE offsets SET hostid = ''")))
     with pytest.raises(ClaimLost):
-        store.executions.commit(commit_of(gone))
+        store.blocks.commit(commit_of(gone))
     claimed(store, "e2", host="host-2")
     assert stored(store, gone).comment == "lost: its mutex was freed in the database"
     assert events(store) == ["task-started", "task-failed", "task-started"]
@@ -300,23 +303,24 @@ def test_a_mutex_freed_with_sql_is_lost_to_its_holder(store: SqlStore) -> None:
 
 def test_a_declared_block_stands_in_the_row(store: Store) -> None:
     made = claimed(store, "e1")
-    given = store.executions.declare(made, block(), "FullStep", NOW + 1)
+    full = block(processor="FullStep")
+    given = store.blocks.declare(made, full, NOW + 1)
     assert given == offset(store)
-    assert (given.block, given.processor) == (block(), "FullStep")
+    assert (given.block, given.processor) == (full, "FullStep")
     assert (given.last, given.seq, given.next) == (START, 0, block().next)
     assert list(given.block.versions if given.block else ()) == ["stage.orders", "stage.customers"]
 
 
 def test_a_block_keeps_the_start_it_was_declared_with(store: Store) -> None:
     made = claimed(store, "e1")
-    odd = block(seq=8, last=Position(3, 3))
-    assert store.executions.declare(made, odd, "Reload", NOW).block == odd
+    odd = block(seq=8, last=Position(3, 3), processor="Reload")
+    assert store.blocks.declare(made, odd, NOW).block == odd
 
 
 def test_a_declared_block_is_never_declared_again(store: Store) -> None:
     made = declared(store, "e1")
     with pytest.raises(ClaimLost):
-        store.executions.declare(made, block(next=Position(NOW + 99, 1)), "Step", NOW)
+        store.blocks.declare(made, block(next=Position(NOW + 99, 1)), NOW)
     assert offset(store).block == block()
 
 
@@ -324,15 +328,15 @@ def test_only_the_holder_declares(store: Store) -> None:
     gone = claimed(store, "e1", host="host-1")
     claimed(store, "e2", host="host-2", dead=frozenset({"host-1"}))
     with pytest.raises(ClaimLost, match="no longer in the hands of execution e1"):
-        store.executions.declare(gone, block(), "Step", NOW)
+        store.blocks.declare(gone, block(), NOW)
     assert offset(store).block is None
 
 
 def test_an_unlocked_topic_takes_no_block(store: Store) -> None:
     made = claimed(store, "e1")
-    store.offsets.unlock(TOPIC, NOW)
+    store.blocks.unlock(TOPIC, NOW)
     with pytest.raises(ClaimLost):
-        store.executions.declare(made, block(), "Step", NOW)
+        store.blocks.declare(made, block(), NOW)
 
 
 def test_what_was_assigned_and_never_claimed_ends_with_the_next_claim(store: Store) -> None:

@@ -13,7 +13,7 @@ import sys, threading
 from sqlalchemy import insert, text
 from tidegate.store import open_store
 from tidegate.store.datasets import append
-store = open_store(sys.argv[1])
+store = open_store(sys.argv[1], {})
 
 def write(connection):
     if connection.dialect.name == "sqlite":
@@ -44,5 +44,5 @@ def test_a_write_that_was_killed_never_happened(url: str, opened: Open) -> None:
     # The lock went with the process: others write at once, also those that open it anew.
     claimed(store, "e2")
     heir = opened(url)
-    heir.offsets.unlock(TOPIC, 1)
+    heir.blocks.unlock(TOPIC, 1)
     assert len(heir.datasets.entities(TOPIC)) == 4

@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, select
 
-from tidegate.bus.doorbell import Doorbell, Ear, Room
-from tidegate.bus.embedded import DELETE_SECONDS, RETENTION, EmbeddedBus
+from tidegate.bus.embedded import (
+    DELETE_SECONDS,
+    RETENTION,
+    Audience,
+    EmbeddedBus,
+    WakeSocket,
+    WakeSockets,
+)
 from tidegate.errors import BusError
-from tidegate.model.messages import Topic
-from tidegate.ports import Parcel
+from tidegate.model.messages import Channel
+from tidegate.ports.store import OutgoingMessage
 from tidegate.store import SqlStore
 from tidegate.store.messages import MOST_IN_A_ROW
 from tidegate.store.schema import messages
@@ -91,17 +97,23 @@ def test_all_that_is_published_in_a_rush_is_sent_in_order(store: SqlStore, url: 
 
 
 def test_what_is_sent_together_shares_a_row_and_commands_do_not(store: SqlStore) -> None:
-    told = [Parcel(Topic.PROGRESS, "a", b"%d" % number) for number in range(MOST_IN_A_ROW + 1)]
+    told = [
+        OutgoingMessage(Channel.PROGRESS, "a", b"%d" % number)
+        for number in range(MOST_IN_A_ROW + 1)
+    ]
     # Whatever it is, it comes as it was sent, and in its place.
-    odd = [Parcel(Topic.PROGRESS, "b", body) for body in (b"", b"two\nlines", b"\n", b"last")]
-    commands = [Parcel(Topic.CONTROL, key, b"c") for key in ("a", "a", "b")]
+    odd = [
+        OutgoingMessage(Channel.PROGRESS, "b", body)
+        for body in (b"", b"two\nlines", b"\n", b"last")
+    ]
+    commands = [OutgoingMessage(Channel.CONTROL, key, b"c") for key in ("a", "a", "b")]
     store.messages.put([*told, *odd, *commands], CLOCK).result()
-    taken = store.messages.take([Topic.PROGRESS], None, 1000)
-    assert [one.body for one in taken] == [parcel.body for parcel in (*told, *odd)]
+    taken = store.messages.take([Channel.PROGRESS], None, 1000)
+    assert [one.body for one in taken] == [message.body for message in (*told, *odd)]
     assert len({one.where for one in taken}) == len(taken)
-    assert len(store.messages.take([Topic.CONTROL], ["a"], 1000)) == 2
+    assert len(store.messages.take([Channel.CONTROL], ["a"], 1000)) == 2
     rows = store.reader.rows(select(messages))
-    full, begun, two_lines, line, last = (row for row in rows if row["topic"] == Topic.PROGRESS)
+    full, begun, two_lines, line, last = (row for row in rows if row["topic"] == Channel.PROGRESS)
     assert (full["several"], begun["several"]) == (MOST_IN_A_ROW, 2)
     assert {row["several"] for row in (two_lines, line, last)} == {1}
 
@@ -211,25 +223,28 @@ def test_stores_do_not_ring_for_each_other(store: SqlStore) -> None:
 
 
 def test_a_ring_that_finds_a_full_socket_neither_waits_nor_fails(runtime_dir: Path) -> None:
-    bell = Doorbell("url")
-    ear = bell.ear(Room.MANAGER)
+    bell = WakeSockets("url")
+    ear = bell.wake_socket(Audience.MANAGER)
     for _ in range(2000):
-        bell.look({Room.MANAGER})
+        bell.look({Audience.MANAGER})
     assert len(sockets(runtime_dir)) == 1
     assert ear.drain() is False
     ear.close()
 
 
-def _is_rung(ear: Ear) -> bool:
+def _is_rung(ear: WakeSocket) -> bool:
     began = time.monotonic()
     ear.wait(0.5)
     return time.monotonic() - began < 0.4
 
 
 def test_only_those_are_rung_for_whom_it_concerns() -> None:
-    bell = Doorbell("url")
-    with closing(bell.ear(Room.MANAGER)) as manager, closing(bell.ear(Room.WORKERS)) as worker:
-        bell.look({Room.WORKERS})
+    bell = WakeSockets("url")
+    with (
+        closing(bell.wake_socket(Audience.MANAGER)) as manager,
+        closing(bell.wake_socket(Audience.WORKERS)) as worker,
+    ):
+        bell.look({Audience.WORKERS})
         assert (_is_rung(manager), _is_rung(worker)) == (False, True)
         bell.wake()
         assert manager.drain()
@@ -237,16 +252,16 @@ def test_only_those_are_rung_for_whom_it_concerns() -> None:
 
 
 def test_the_folder_is_the_users_alone(runtime_dir: Path) -> None:
-    Doorbell("url").ear(Room.WORKERS).close()
+    WakeSockets("url").wake_socket(Audience.WORKERS).close()
     (folder,) = runtime_dir.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.chmod(0o777)
     with pytest.raises(BusError, match="is not a folder of this user alone; remove it"):
-        Doorbell("url")
+        WakeSockets("url")
     folder.rename(runtime_dir / "elsewhere")
     folder.symlink_to(runtime_dir / "elsewhere")
     with pytest.raises(BusError, match="is not a folder of this user alone; remove it"):
-        Doorbell("url")
+        WakeSockets("url")
 
 
 def test_a_path_too_long_for_sockets_gives_way_to_a_shorter_one(
@@ -255,18 +270,18 @@ def test_a_path_too_long_for_sockets_gives_way_to_a_shorter_one(
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
-    ear = Doorbell(str(tmp_path)).ear(Room.MANAGER)
+    ear = WakeSockets(str(tmp_path)).wake_socket(Audience.MANAGER)
     assert list(long.iterdir()) == []
     ear.close()
 
 
 def test_a_register_that_was_cleaned_away_is_no_error(runtime_dir: Path) -> None:
-    bell = Doorbell("url")
-    ear = bell.ear(Room.MANAGER)
+    bell = WakeSockets("url")
+    ear = bell.wake_socket(Audience.MANAGER)
     for path in sockets(runtime_dir):
         path.unlink()
         path.parent.rmdir()
     bell.wake()
     ear.close()
     with pytest.raises(BusError, match="no socket can be made in"):
-        bell.ear(Room.MANAGER)
+        bell.wake_socket(Audience.MANAGER)

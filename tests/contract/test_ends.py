@@ -8,9 +8,10 @@ import pytest
 
 from tidegate.errors import ClaimLost, StoreError
 from tidegate.model.duration import DAY
-from tidegate.model.execution import Block, ExecutionState, Measures, OffsetState
-from tidegate.model.position import START, Position
-from tidegate.ports import BlockRow, LogRow, Store
+from tidegate.model.execution import ExecutionState
+from tidegate.model.position import START, Block, OffsetState, Position
+from tidegate.model.records import Measures
+from tidegate.ports.store import BlockRow, LogRow, Store
 
 from .scenes import (
     NOW,
@@ -23,7 +24,9 @@ from .scenes import (
     events,
     everything,
     free,
+    kept,
     last_event,
+    moved,
     offset,
     stored,
 )
@@ -34,8 +37,8 @@ MEASURES = Measures("q1", 9, max_id=4, min_ts=NOW - 2500, max_ts=NOW, nulls={"am
 def test_a_commit_moves_the_topic_and_frees_it(store: Store) -> None:
     made = declared(store, "e1")
     commit = commit_of(made, at=NOW + 3)
-    store.executions.commit(commit)
-    assert offset(store) == commit.offset
+    store.blocks.commit(commit)
+    assert offset(store) == moved(commit)
     assert offset(store).block is None
 
 
@@ -43,13 +46,13 @@ def test_a_commit_frees_the_topic_whatever_the_row_says(store: Store) -> None:
     made = declared(store, "e1")
     commit = commit_of(made)
     held = replace(commit.offset, hostid="host-1", execution_id="e1", claimed_at=1, block=block())
-    store.executions.commit(replace(commit, offset=held))
-    assert offset(store) == commit.offset
+    store.blocks.commit(replace(commit, offset=held))
+    assert offset(store) == moved(commit)
 
 
 def test_a_commit_finishes_the_execution(store: Store) -> None:
     made = declared(store, "e1")
-    store.executions.commit(commit_of(made, at=NOW + 3))
+    store.blocks.commit(commit_of(made, at=NOW + 3))
     finished = stored(store, made)
     assert finished.state is ExecutionState.FINISHED
     assert (finished.finished_at, finished.rows, finished.comment) == (NOW + 3, 9, "a note")
@@ -68,8 +71,8 @@ def test_a_commit_ends_the_task_in_the_dataset(store: Store) -> None:
 
 def test_a_commit_leaves_its_block(store: Store) -> None:
     made = declared(store, "e1")
-    store.executions.commit(commit_of(made, at=NOW + 3))
-    assert store.journal.blocks(TOPIC) == [BlockRow(TOPIC, block(), 7, 5, "e1", NOW + 3)]
+    store.blocks.commit(commit_of(made, at=NOW + 3))
+    assert store.journal.blocks(TOPIC) == [BlockRow(TOPIC, kept(block()), 7, 5, "e1", NOW + 3)]
     assert store.journal.blocks("fact.other") == []
 
 
@@ -85,7 +88,7 @@ def test_blocks_come_oldest_first(store: Store) -> None:
         blocks.append(block(seq=seq, last=blocks[-1].next))
     for number, one in enumerate(blocks):
         committed(store, f"e{number}", one)
-    assert [row.block for row in store.journal.blocks(TOPIC)] == blocks
+    assert [row.block for row in store.journal.blocks(TOPIC)] == [kept(one) for one in blocks]
 
 
 def test_a_number_given_out_again_by_hand_does_not_stop_a_commit(store: Store) -> None:
@@ -100,7 +103,7 @@ def test_measures_are_logged_newest_first(store: Store) -> None:
         one = block(seq=seq)
         made = declared(store, f"e{seq}", one)
         measured = replace(MEASURES, query_id=f"q{seq}")
-        store.executions.commit(commit_of(made, one, at=NOW + seq, measures=measured))
+        store.blocks.commit(commit_of(made, one, at=NOW + seq, measures=measured))
     newest, oldest = store.journal.etl_log(TOPIC)
     assert newest == LogRow(TOPIC, NOW + 2, replace(MEASURES, query_id="q2"), "e2")
     assert newest.max_lag == pytest.approx(2.502)
@@ -111,7 +114,7 @@ def test_measures_are_logged_newest_first(store: Store) -> None:
 
 def test_what_was_not_measured_stays_unknown(store: Store) -> None:
     made = declared(store, "e1")
-    store.executions.commit(commit_of(made, measures=Measures("q1", 9)))
+    store.blocks.commit(commit_of(made, measures=Measures("q1", 9)))
     assert store.journal.etl_log() == [LogRow(TOPIC, NOW, Measures("q1", 9), "e1")]
 
 
@@ -124,7 +127,7 @@ def test_log_rows_are_dropped_after_ninety_days(store: Store) -> None:
     for seq, at in ((1, NOW), (2, NOW + 5 * DAY), (100, NOW + 91 * DAY)):
         one = block(seq=seq)
         made = declared(store, f"e{seq}", one)
-        store.executions.commit(commit_of(made, one, at=at, measures=MEASURES))
+        store.blocks.commit(commit_of(made, one, at=at, measures=MEASURES))
     assert [row.execution_id for row in store.journal.etl_log()] == ["e100", "e2"]
 
 
@@ -133,16 +136,16 @@ def test_a_commit_after_losing_the_topic_writes_nothing(store: Store) -> None:
     claimed(store, "e2", host="host-2", dead=frozenset({"host-1"}))
     before = everything(store)
     with pytest.raises(ClaimLost):
-        store.executions.commit(commit_of(gone, measures=MEASURES))
+        store.blocks.commit(commit_of(gone, measures=MEASURES))
     assert everything(store) == before
 
 
 def test_a_commit_after_an_unlock_writes_nothing(store: Store) -> None:
     gone = declared(store, "e1")
-    store.offsets.unlock(TOPIC, NOW)
+    store.blocks.unlock(TOPIC, NOW)
     before = everything(store)
     with pytest.raises(ClaimLost):
-        store.executions.commit(commit_of(gone))
+        store.blocks.commit(commit_of(gone))
     assert everything(store) == before
 
 
@@ -150,7 +153,7 @@ def test_a_commit_is_not_repeated(store: Store) -> None:
     made = committed(store, "e1")
     before = everything(store)
     with pytest.raises(ClaimLost):
-        store.executions.commit(commit_of(made))
+        store.blocks.commit(commit_of(made))
     assert everything(store) == before
 
 
@@ -161,14 +164,14 @@ def test_only_the_declared_block_is_committed(store: Store, other: Block) -> Non
     made = declared(store, "e1")
     before = everything(store)
     with pytest.raises(ClaimLost):
-        store.executions.commit(replace(commit_of(made), block=other))
+        store.blocks.commit(replace(commit_of(made), block=other))
     assert everything(store) == before
 
 
 def test_a_block_that_was_not_declared_is_not_committed(store: Store) -> None:
     made = claimed(store, "e1")
     with pytest.raises(ClaimLost):
-        store.executions.commit(commit_of(made))
+        store.blocks.commit(commit_of(made))
 
 
 @pytest.mark.parametrize(
@@ -178,22 +181,21 @@ def test_neither_last_nor_complete_to_go_back(
     store: Store, last: Position, complete_to: int
 ) -> None:
     committed(store, "e1")
-    second = block(seq=2, last=block().next)
-    commit = commit_of(declared(store, "e2", second), second)
+    back = replace(block(seq=2, last=block().next, next=last), complete_to=complete_to)
+    made = declared(store, "e2", back)
     before = everything(store)
-    back = replace(commit.offset, last=last, complete_to=complete_to)
     with pytest.raises(StoreError, match=r"fact\.orders would go back"):
-        store.executions.commit(replace(commit, offset=back))
+        store.blocks.commit(commit_of(made, back))
     assert everything(store) == before
 
 
 def test_nothing_to_do_frees_the_topic_and_moves_complete_to(store: Store) -> None:
     committed(store, "e1")
     failing = claimed(store, "e2")
-    store.executions.fail(failing, "no", "", False, NOW)
+    store.blocks.fail(failing, "no", "", False, NOW)
     before = offset(store)
     made = claimed(store, "e3", at=NOW + 5)
-    store.executions.nothing_to_do(made, NOW + 50, NOW + 6)
+    store.blocks.nothing_to_do(made, NOW + 50, NOW + 6)
     assert offset(store) == replace(
         before,
         state=OffsetState.NOJOBS,
@@ -213,14 +215,14 @@ def test_nothing_to_do_frees_the_topic_and_moves_complete_to(store: Store) -> No
 def test_nothing_to_do_never_lowers_complete_to(store: Store) -> None:
     committed(store, "e1")
     made = claimed(store, "e2")
-    store.executions.nothing_to_do(made, 5, NOW)
+    store.blocks.nothing_to_do(made, 5, NOW)
     assert offset(store).complete_to == block().complete_to
 
 
 def test_nothing_to_do_does_not_forget_a_declared_block(store: Store) -> None:
     made = declared(store, "e1")
     with pytest.raises(ClaimLost):
-        store.executions.nothing_to_do(made, NOW, NOW)
+        store.blocks.nothing_to_do(made, NOW, NOW)
     assert offset(store).block == block()
 
 
@@ -230,7 +232,7 @@ def test_a_failure_frees_the_topic_and_keeps_its_block(
 ) -> None:
     made = declared(store, "e1")
     before = offset(store)
-    store.executions.fail(made, "cast failed", "Traceback …", stop, NOW + 9)
+    store.blocks.fail(made, "cast failed", "Traceback …", stop, NOW + 9)
     assert offset(store) == replace(
         free(before), state=OffsetState(state), failures=1, reason="cast failed", run=NOW + 9
     )
@@ -243,19 +245,19 @@ def test_a_failure_frees_the_topic_and_keeps_its_block(
 
 
 def test_a_failure_without_trace_gives_the_reason_alone(store: Store) -> None:
-    store.executions.fail(claimed(store, "e1"), "no", "", False, NOW)
+    store.blocks.fail(claimed(store, "e1"), "no", "", False, NOW)
     assert last_event(store)["reason_why_stopped"] == "no"
 
 
 def test_failures_in_a_row_are_counted(store: Store) -> None:
     for number in range(3):
-        store.executions.fail(claimed(store, f"e{number}"), "no", "", False, NOW)
+        store.blocks.fail(claimed(store, f"e{number}"), "no", "", False, NOW)
     assert offset(store).failures == 3
 
 
 def test_a_failure_is_stored_whatever_its_text_holds(store: Store) -> None:
     made = claimed(store, "e1")
-    store.executions.fail(made, "bad \0 byte", "bad \udc80 name", False, NOW)
+    store.blocks.fail(made, "bad \0 byte", "bad \udc80 name", False, NOW)
     assert stored(store, made).comment == "bad � byte"
     assert last_event(store)["reason_why_stopped"] == "bad � byte\nbad ? name"
 
@@ -265,14 +267,14 @@ def test_a_failure_after_losing_the_topic_writes_nothing(store: Store) -> None:
     claimed(store, "e2", host="host-2", dead=frozenset({"host-1"}))
     before = everything(store)
     with pytest.raises(ClaimLost):
-        store.executions.fail(gone, "late", "", True, NOW)
+        store.blocks.fail(gone, "late", "", True, NOW)
     assert everything(store) == before
 
 
 def test_a_retry_finishes_the_block_that_was_declared(store: Store) -> None:
-    store.executions.fail(declared(store, "e1"), "no", "", False, NOW)
+    store.blocks.fail(declared(store, "e1"), "no", "", False, NOW)
     retry = claimed(store, "e2")
     assert offset(store).block == block()
-    store.executions.commit(commit_of(retry))
+    store.blocks.commit(commit_of(retry))
     assert offset(store).last == block().next
     assert events(store) == ["task-started", "task-failed", "task-started", "task-completed"]

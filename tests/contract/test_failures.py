@@ -8,9 +8,9 @@ import pytest
 
 from tests.contract.scenes import NOW, TOPIC, block, claimed, commit_of, declared, offset
 from tidegate.errors import ClaimLost, WrongUse
-from tidegate.model.failed import FailedRow, FailedState
+from tidegate.model.entities import FailedRow, FailedState
 from tidegate.model.position import Position
-from tidegate.ports import Store
+from tidegate.ports.store import Store
 
 ROW = FailedRow(Position(5, 1), -7, {"x": 1}, "no")
 
@@ -25,7 +25,7 @@ def test_what_a_load_finds_counts_only_with_its_commit(store: Store) -> None:
     store.failures.pend(made, 1, [ROW], NOW)
     assert waiting(store) == []
     assert store.failures.counts() == {}
-    store.executions.commit(commit_of(made))
+    store.blocks.commit(commit_of(made))
     assert waiting(store) == [ROW]
     assert store.failures.counts() == {TOPIC: {FailedState.WAITING: 1}}
     log = store.datasets.entities(TOPIC)
@@ -40,13 +40,13 @@ def test_what_a_load_finds_counts_only_with_its_commit(store: Store) -> None:
 def test_a_retry_moves_a_row_on_once(store: Store) -> None:
     made = declared(store, "e1")
     store.failures.pend(made, 1, [ROW, replace(ROW, hash=8)], NOW)
-    store.executions.commit(commit_of(made))
+    store.blocks.commit(commit_of(made))
     following = block(2, last=block(1).next)
     again = declared(store, "e2", following)
     first, second = sorted(waiting(store), key=lambda row: row.hash)
     store.failures.pend(again, 2, [first.brought_in(), second.tried_again("never", 1)], NOW)
     assert len(waiting(store)) == 2
-    store.executions.commit(commit_of(again, following))
+    store.blocks.commit(commit_of(again, following))
     assert waiting(store) == []
     assert store.failures.counts() == {TOPIC: {FailedState.DEAD: 1}}
     by_id = {entity["_id"]: entity for entity in store.datasets.latest(TOPIC)}
@@ -61,7 +61,7 @@ def test_a_retry_by_hand_revives_the_dead(store: Store) -> None:
     made = declared(store, "e1")
     dead = replace(ROW, attempts=9, state=FailedState.DEAD)
     store.failures.pend(made, 1, [dead, replace(ROW, hash=8)], NOW)
-    store.executions.commit(commit_of(made))
+    store.blocks.commit(commit_of(made))
     assert store.failures.retry(TOPIC, NOW) == 2
     assert waiting(store) == [replace(ROW, hash=8), ROW]
     assert offset(store).definition_version is None
@@ -71,7 +71,7 @@ def test_a_retry_by_hand_revives_the_dead(store: Store) -> None:
 
 def test_who_lost_the_topic_keeps_nothing(store: Store) -> None:
     made = claimed(store, "e1")
-    store.offsets.unlock(TOPIC, NOW)
+    store.blocks.unlock(TOPIC, NOW)
     with pytest.raises(ClaimLost):
         store.failures.pend(made, 1, [ROW], NOW)
 
@@ -79,9 +79,9 @@ def test_who_lost_the_topic_keeps_nothing(store: Store) -> None:
 def test_a_failed_attempt_leaves_nothing_waiting(store: Store) -> None:
     made = declared(store, "e1")
     store.failures.pend(made, 1, [ROW], NOW)
-    store.executions.fail(made, "disk full", "", False, NOW)
+    store.blocks.fail(made, "disk full", "", False, NOW)
     assert waiting(store) == []
     again = claimed(store, "e2")
     store.failures.pend(again, 1, [], NOW)
-    store.executions.commit(commit_of(again))
+    store.blocks.commit(commit_of(again))
     assert waiting(store) == []

@@ -1,4 +1,4 @@
-"""Instances, what they are given and what is taken from them; streams; wishes."""
+"""Instances, what they are given and what is taken from them; streams; controls."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tidegate.errors import ClaimLost
-from tidegate.model.assignment import new_execution, queued
-from tidegate.model.execution import Execution, ExecutionState
-from tidegate.model.instance import Instance, InstanceStatus
+from tidegate.model.execution import Execution, ExecutionState, Stream, new_execution, queued
+from tidegate.model.instances import Instance, InstanceStatus
 from tidegate.model.messages import InstanceState
-from tidegate.model.streams import Stream
-from tidegate.ports import Store, Wish
+from tidegate.ports.store import FlowControl, Store
 
-from .scenes import NOBODY, NOW, TOPIC, block, commit_of, offset
+from .scenes import NOBODY, NOW, TOPIC, block, commit_of, flow_of, offset
 
 IDLE, BUSY = InstanceState.IDLE, InstanceState.BUSY
 OURS = Instance("i-1", name="w", host="h", pid=7, process="h:7:t", kinds=("table",), tags=("big",))
@@ -33,7 +31,7 @@ def only(store: Store) -> Instance:
 
 
 def given(store: Store, term: int, worker: str = "i-1", id: str = "e-1") -> Execution:
-    made = new_execution(id, TOPIC, NOW, limits=None, worker=worker, term=term)
+    made = new_execution(id, flow_of(), NOW, worker=worker, term=term)
     store.executions.assign_all([made], term, (), NOW)
     return made
 
@@ -68,7 +66,7 @@ class TestInstances:
         stamped()
         store.instances.set_status(OURS.process, InstanceStatus.CLOSING)
         stamped()
-        store.instances.bury([OURS.id], NOBODY, "gone", term)
+        store.executions.unload([OURS.id], NOBODY, "gone", term)
         stamped()
 
     def test_those_that_are_asked_for_are_read(self, store: Store) -> None:
@@ -100,7 +98,7 @@ class TestInstances:
 
     def test_the_dead_live_again_when_they_are_heard(self, store: Store, term: int) -> None:
         store.instances.register([OURS])
-        store.instances.bury(["i-1"], NOBODY, "silent", term)
+        store.executions.unload(["i-1"], NOBODY, "silent", term)
         assert only(store).status is InstanceStatus.UNLOADED
         store.instances.beat({"i-1": IDLE}).result()
         assert only(store).status is InstanceStatus.ALIVE
@@ -132,18 +130,18 @@ class TestWork:
     def test_an_execution_is_claimed_by_its_worker_alone(self, store: Store, term: int) -> None:
         made = given(store, term)
         with pytest.raises(ClaimLost):
-            store.executions.claim(replace(made, etl_worker="i-2"), "h", NOBODY, NOW)
+            store.blocks.claim(replace(made, etl_worker="i-2"), "h", NOBODY, NOW)
         assert state_of(store, "e-1") is ExecutionState.ASSIGNED
-        store.executions.claim(made, "h", NOBODY, NOW)
+        store.blocks.claim(made, "h", NOBODY, NOW)
         assert state_of(store, "e-1") is ExecutionState.RUNNING
 
     def test_the_instance_is_busy_from_the_claim_to_the_end(self, store: Store, term: int) -> None:
         store.instances.register([OURS])
         made = given(store, term)
-        store.executions.claim(made, "h", NOBODY, NOW)
+        store.blocks.claim(made, "h", NOBODY, NOW)
         assert only(store).state is BUSY
-        store.executions.declare(made, block(), "Step", NOW)
-        streams = store.executions.commit(commit_of(made)).streams
+        store.blocks.declare(made, block(), NOW)
+        streams = store.blocks.commit(commit_of(made)).streams
         assert only(store).state is IDLE
         assert list(store.phases.of("e-1")) == sorted(streams, key=lambda one: one.phase)
         assert {one.phase: (one.total_in, one.total_out) for one in streams} == {
@@ -158,37 +156,37 @@ class TestWork:
     ) -> None:
         store.instances.register([OURS])
         made = given(store, term)
-        store.executions.claim(made, "h:7:t", NOBODY, NOW)
-        store.executions.declare(made, block(), "Step", NOW)
-        lost = store.instances.bury(["i-1"], frozenset({"h:7:t"}), "silent for 15 s", term)
+        store.blocks.claim(made, "h:7:t", NOBODY, NOW)
+        store.blocks.declare(made, block(), NOW)
+        lost = store.executions.unload(["i-1"], frozenset({"h:7:t"}), "silent for 15 s", term)
         assert [one.id for one in lost] == ["e-1"]
         assert state_of(store, "e-1") is ExecutionState.LOST
         assert offset(store).hostid == ""
         assert offset(store).block == block()
         assert offset(store).failures == 0
         with pytest.raises(ClaimLost):
-            store.executions.commit(commit_of(made))
+            store.blocks.commit(commit_of(made))
 
     def test_a_mutex_whose_holder_may_still_write_stays(self, store: Store, term: int) -> None:
         made = given(store, term)
-        store.executions.claim(made, "h:7:t", NOBODY, NOW)
-        store.instances.bury(["i-1"], NOBODY, "silent", term)
+        store.blocks.claim(made, "h:7:t", NOBODY, NOW)
+        store.executions.unload(["i-1"], NOBODY, "silent", term)
         assert offset(store).hostid == "h:7:t"
         with pytest.raises(ClaimLost):
-            store.executions.fail(made, "no", "", False, NOW)
+            store.blocks.fail(made, "no", "", False, NOW)
         # Its holder, which went on, is the one who knows that it writes no more.
-        store.executions.hand_back(made, "let go", NOW)
+        store.blocks.hand_back(made, "let go", NOW)
         assert offset(store).hostid == ""
         assert store.executions.get("e-1").comment == "silent"  # type: ignore[union-attr]
 
     def test_what_is_handed_back_can_be_taken_up_at_once(self, store: Store, term: int) -> None:
         made = given(store, term)
-        store.executions.claim(made, "h", NOBODY, NOW)
-        store.executions.declare(made, block(), "Step", NOW)
-        store.executions.hand_back(made, "its worker stopped", NOW)
+        store.blocks.claim(made, "h", NOBODY, NOW)
+        store.blocks.declare(made, block(), NOW)
+        store.blocks.hand_back(made, "its worker stopped", NOW)
         assert state_of(store, "e-1") is ExecutionState.LOST
         assert (offset(store).failures, offset(store).block) == (0, block())
-        store.executions.claim(given(store, term, id="e-2"), "other", NOBODY, NOW)
+        store.blocks.claim(given(store, term, id="e-2"), "other", NOBODY, NOW)
 
     def test_an_open_execution_can_be_asked_to_end(self, store: Store, term: int) -> None:
         given(store, term)
@@ -204,8 +202,8 @@ class TestWork:
         self, store: Store, term: int, ended: set[str], holder: str
     ) -> None:
         made = given(store, term)
-        store.executions.claim(made, "h", NOBODY, NOW)
-        store.executions.declare(made, block(), "Step", NOW)
+        store.blocks.claim(made, "h", NOBODY, NOW)
+        store.blocks.declare(made, block(), NOW)
         store.executions.lose({"e-1": "gone"}, frozenset(ended), term, NOW)
         assert state_of(store, "e-1") is ExecutionState.LOST
         assert (offset(store).hostid, offset(store).block) == (holder, block())
@@ -283,12 +281,12 @@ class TestStreams:
 
 class TestWishes:
     def test_a_pause_is_kept_until_it_is_ended_and_both_are_in_the_log(self, store: Store) -> None:
-        store.wishes.pause(TOPIC, "ann", "the source is being moved", NOW)
-        store.wishes.ask_to_run([TOPIC], "bob", NOW + 1)
-        expected = Wish(NOW, "ann", "the source is being moved", NOW + 1)
-        assert store.wishes.all() == {TOPIC: expected}
-        store.wishes.unpause(TOPIC, "cyd", NOW + 2)
-        assert store.wishes.all() == {TOPIC: Wish(run_asked_at=NOW + 1)}
+        store.controls.pause(TOPIC, "ann", "the source is being moved", NOW)
+        store.controls.ask_to_run([TOPIC], "bob", NOW + 1)
+        expected = FlowControl(NOW, "ann", "the source is being moved", NOW + 1)
+        assert store.controls.all() == {TOPIC: expected}
+        store.controls.unpause(TOPIC, "cyd", NOW + 2)
+        assert store.controls.all() == {TOPIC: FlowControl(run_asked_at=NOW + 1)}
         told = [(event["user"], event["action"]) for event in store.datasets.entities(TOPIC)]
         assert told == [
             ("ann", "pause: the source is being moved"),

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from tests.brokers import PASSWORD, USER, Broker, free_port
 from tidegate.bus.kafka import KafkaBus
 from tidegate.errors import BusError
-from tidegate.model.messages import Topic, render
+from tidegate.model.messages import Channel, render
 
 from .places import assign, heartbeat, read, take, take_until, uuid
 
@@ -57,8 +57,8 @@ def send(broker: Broker, name: str, *bodies: bytes | None, key: str | None = Non
 def test_topics_are_made_as_the_protocol_wants_them(
     opened: Opened, admin: AdminClient, prefix: str
 ) -> None:
-    opened().create_topics()
-    for topic in Topic:
+    opened().create_channels()
+    for topic in Channel:
         name = f"{prefix}{topic}"
         assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == 1
         asked = [ConfigResource(ResourceType.TOPIC, name)]
@@ -75,7 +75,7 @@ def test_a_topic_with_several_partitions_is_named(
         BusError,
         match=rf"the topic {prefix}ems\.control has 3 partitions and needs 1.*delete it",
     ):
-        opened().create_topics()
+        opened().create_channels()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_topic_with_other_settings_is_named(
 ) -> None:
     make(admin, f"{prefix}ems.progress", config)
     with pytest.raises(BusError) as refused:
-        opened().create_topics()
+        opened().create_channels()
     assert str(refused.value).startswith(f"the topic {prefix}ems.progress {said}")
 
 
@@ -102,7 +102,7 @@ def test_a_topic_that_fits_is_left_as_it_is(
     opened: Opened, admin: AdminClient, prefix: str
 ) -> None:
     make(admin, f"{prefix}ems.progress", {"retention.ms": "180000"})
-    opened().create_topics()
+    opened().create_channels()
 
 
 def test_who_starts_before_the_manager_makes_no_topic_and_misses_nothing(
@@ -113,7 +113,7 @@ def test_who_starts_before_the_manager_makes_no_topic_and_misses_nothing(
     inbox = worker.worker_inbox([uuid(1)])
     assert inbox.receive(1.0) == []
     assert not [name for name in admin.list_topics(timeout=10).topics if name.startswith(prefix)]
-    manager.create_topics()
+    manager.create_channels()
     manager.publish([assign(1)])
     assert read(take(inbox, 1)) == [assign(1)]
     beats, deadline = manager.manager_inbox(), time.monotonic() + 20
@@ -125,7 +125,7 @@ def test_who_starts_before_the_manager_makes_no_topic_and_misses_nothing(
 
 def test_a_worker_reads_from_now_on(opened: Opened) -> None:
     bus = opened()
-    bus.create_topics()
+    bus.create_channels()
     early = bus.worker_inbox([uuid(1)])
     bus.publish([assign(1, 1)])
     take(early, 1)
@@ -139,7 +139,7 @@ def test_a_foreign_manager_may_key_its_commands_as_it_likes(
     broker: Broker, opened: Opened, prefix: str, key: str | None
 ) -> None:
     bus = opened()
-    bus.create_topics()
+    bus.create_channels()
     inbox = bus.worker_inbox([uuid(1)])
     send(broker, f"{prefix}ems.control", render(assign(2)), render(assign(1)), key=key)
     assert read(take(inbox, 1)) == [assign(1)]
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_given_to_a_worker_to_be_counted(
     broker: Broker, opened: Opened, prefix: str
 ) -> None:
     bus = opened()
-    bus.create_topics()
+    bus.create_channels()
     inbox = bus.worker_inbox([uuid(1)])
     send(broker, f"{prefix}ems.control", b"{", render(assign(2)), None, render(assign(1)))
     taken = take(inbox, 3)
@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_given_to_the_manager_with_its_offset(
     broker: Broker, opened: Opened, prefix: str
 ) -> None:
     bus = opened()
-    bus.create_topics()
+    bus.create_channels()
     inbox = bus.manager_inbox()
     send(broker, f"{prefix}ems.progress", b"\xff\x00", None, b"{}")
     taken = take(inbox, 3)
@@ -172,7 +172,7 @@ def test_what_cannot_be_read_is_given_to_the_manager_with_its_offset(
 
 def test_a_manager_that_stands_still_keeps_no_other_from_reading(opened: Opened) -> None:
     still, heir = opened(), opened()
-    still.create_topics()
+    still.create_channels()
     take_nothing = still.manager_inbox()
     assert take_nothing.receive(0.5) == []
     heir.publish([heartbeat(1)])
@@ -181,7 +181,7 @@ def test_a_manager_that_stands_still_keeps_no_other_from_reading(opened: Opened)
 
 def test_a_producer_that_lost_count_is_made_anew(opened: Opened) -> None:
     bus = opened()
-    bus.create_topics()
+    bus.create_channels()
     inbox = bus.manager_inbox()
     lost = bus._producer
     bus._heard(KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "lost count", True))

@@ -9,20 +9,19 @@ from dataclasses import replace
 import pytest
 
 from tidegate.errors import Deposed
-from tidegate.model.assignment import new_execution
-from tidegate.model.execution import Execution
-from tidegate.model.messages import Topic
-from tidegate.ports import Parcel, Store
+from tidegate.model.execution import Execution, new_execution
+from tidegate.model.messages import Channel
+from tidegate.ports.store import OutgoingMessage, Store
 from tidegate.store import SqlStore
 
 from .conftest import Open
-from .scenes import NOW, TOPIC
+from .scenes import NOW, flow_of
 
 LONG, PAST = 60_000, -1
 
 
 def made(id: str, term: int) -> Execution:
-    return new_execution(id, TOPIC, NOW, limits=None, worker="w-1", term=term)
+    return new_execution(id, flow_of(), NOW, worker="w-1", term=term)
 
 
 def test_before_the_first_election_nobody_leads(store: Store) -> None:
@@ -73,10 +72,10 @@ def test_one_that_is_over_sees_so_without_writing(store: Store) -> None:
 def test_an_assign_is_written_with_the_message_that_tells_of_it(store: Store) -> None:
     term = store.leadership.take("a", LONG)
     assert term is not None
-    told = Parcel(Topic.CONTROL, "w-1", b"run it")
+    told = OutgoingMessage(Channel.CONTROL, "w-1", b"run it")
     store.executions.assign_all([made("e-1", term)], term, [told], NOW)
-    (found,) = store.messages.take([Topic.CONTROL], ["w-1"], 10)
-    assert (found.topic, found.body) == (Topic.CONTROL, b"run it")
+    (found,) = store.messages.take([Channel.CONTROL], ["w-1"], 10)
+    assert (found.channel, found.body) == (Channel.CONTROL, b"run it")
 
 
 def test_a_lease_from_another_clock_counts_as_expired(store: Store) -> None:
@@ -113,18 +112,18 @@ class TestTerm:
         return term
 
     def test_it_assigns_nothing(self, store: Store, over: int) -> None:
-        told = Parcel(Topic.CONTROL, "w-1", b"run it")
+        told = OutgoingMessage(Channel.CONTROL, "w-1", b"run it")
         with pytest.raises(Deposed, match="term 1 is over: b leads"):
             store.executions.assign_all([made("e-1", over)], over, [told], NOW)
         assert store.executions.get("e-1") is None
-        assert store.messages.take([Topic.CONTROL], None, 10) == []
+        assert store.messages.take([Channel.CONTROL], None, 10) == []
 
     def test_it_takes_nothing_away(self, store: Store, over: int) -> None:
         store.executions.assign_all([made("e-1", 2)], 2, (), NOW)
         with pytest.raises(Deposed):
             store.executions.lose({"e-1": "gone"}, frozenset(), over, NOW)
         with pytest.raises(Deposed):
-            store.instances.bury(["w-1"], frozenset(), "dead", over)
+            store.executions.unload(["w-1"], frozenset(), "dead", over)
         kept = store.executions.get("e-1")
         assert kept is not None
         assert kept.state.open

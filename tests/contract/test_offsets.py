@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tidegate.errors import MutexError, UnknownName, WrongUse
-from tidegate.model.execution import ExecutionState, Offset, OffsetState
-from tidegate.model.facts import Look
-from tidegate.model.position import GREATEST, START, Position
-from tidegate.ports import Store
+from tidegate.model.execution import ExecutionState
+from tidegate.model.flow import Operation
+from tidegate.model.looks import Look
+from tidegate.model.position import GREATEST, START, Offset, OffsetState, Position
+from tidegate.ports.store import Store
 
 from .conftest import Open
 from .scenes import (
@@ -23,6 +24,7 @@ from .scenes import (
     committed,
     declared,
     events,
+    flow_of,
     free,
     last_event,
     offset,
@@ -32,6 +34,7 @@ from .scenes import (
 FULL_ROW = Offset(
     TOPIC,
     Position(GREATEST, GREATEST),
+    lane=TOPIC,
     seq=4,
     rows=5,
     run=6,
@@ -60,9 +63,15 @@ def test_a_row_put_by_hand_reads_back_whole(store: Store) -> None:
 
 def test_putting_overwrites(store: Store) -> None:
     store.offsets.put(FULL_ROW, NOW)
-    moved = Offset(TOPIC, Position(1, 1))
+    moved = Offset(TOPIC, Position(1, 1), lane="fact.elsewhere")
     store.offsets.put(moved, NOW)
     assert offset(store) == moved
+
+
+def test_a_row_stays_in_its_lane_where_the_caller_knows_none(store: Store) -> None:
+    store.offsets.put(FULL_ROW, NOW)
+    store.offsets.put(Offset(TOPIC, Position(1, 1)), NOW)
+    assert offset(store) == Offset(TOPIC, Position(1, 1), lane=TOPIC)
 
 
 def test_the_caller_decides_whether_an_open_block_is_kept(store: Store) -> None:
@@ -92,6 +101,7 @@ def test_a_landed_table_gets_a_row_when_seen(store: Store) -> None:
     assert offset(store, "stage.orders") == Offset(
         "stage.orders",
         Position(5, 6),
+        lane="stage.orders",
         run=NOW,
         processor="source",
         state=OffsetState.DONE,
@@ -148,7 +158,7 @@ def test_many_tables_are_seen_at_once(store: Store) -> None:
 def test_unlock_frees_the_topic_and_ends_its_execution(store: Store) -> None:
     made = declared(store, "e1", host="host-1")
     before = offset(store)
-    assert store.offsets.unlock(TOPIC, NOW + 4) == "host-1"
+    assert store.blocks.unlock(TOPIC, NOW + 4) == "host-1"
     assert offset(store) == replace(free(before), state=OffsetState.NEW)
     lost = stored(store, made)
     assert (lost.state, lost.finished_at) == (ExecutionState.LOST, NOW + 4)
@@ -160,32 +170,32 @@ def test_unlock_frees_the_topic_and_ends_its_execution(store: Store) -> None:
 def test_unlock_leaves_a_topic_with_blocks_as_done(store: Store) -> None:
     committed(store, "e1")
     claimed(store, "e2")
-    store.offsets.unlock(TOPIC, NOW)
+    store.blocks.unlock(TOPIC, NOW)
     assert offset(store).state is OffsetState.DONE
 
 
 def test_unlocking_a_free_topic_changes_nothing(store: Store) -> None:
     store.offsets.put(FULL_ROW, NOW)
-    assert store.offsets.unlock(TOPIC, NOW) == ""
+    assert store.blocks.unlock(TOPIC, NOW) == ""
     assert offset(store) == FULL_ROW
 
 
 def test_an_unlocked_topic_can_be_claimed_again(store: Store) -> None:
     claimed(store, "e1")
-    store.offsets.unlock(TOPIC, NOW)
+    store.blocks.unlock(TOPIC, NOW)
     claimed(store, "e2", host="host-2")
 
 
 def test_an_unknown_topic_is_named(store: Store) -> None:
     with pytest.raises(UnknownName, match=r"no topic fact\.nope"):
-        store.offsets.unlock("fact.nope", NOW)
+        store.blocks.unlock("fact.nope", NOW)
     with pytest.raises(UnknownName, match=r"no topic fact\.nope"):
         store.offsets.resume("fact.nope", NOW)
 
 
 def test_resume_lets_a_stopped_topic_go_on(store: Store) -> None:
     made = declared(store, "e1")
-    store.executions.fail(made, "r > seq", "", True, NOW)
+    store.blocks.fail(made, "r > seq", "", True, NOW)
     before = offset(store)
     store.offsets.resume(TOPIC, NOW)
     assert offset(store) == replace(before, state=OffsetState.NEW, failures=1, reason="")
@@ -194,7 +204,7 @@ def test_resume_lets_a_stopped_topic_go_on(store: Store) -> None:
 
 def test_a_topic_with_blocks_is_done_after_resume(store: Store) -> None:
     committed(store, "e1")
-    store.executions.fail(claimed(store, "e2"), "no", "", True, NOW)
+    store.blocks.fail(claimed(store, "e2"), "no", "", True, NOW)
     store.offsets.resume(TOPIC, NOW)
     assert offset(store).state is OffsetState.DONE
 
@@ -238,13 +248,13 @@ class TestStamps:
         stamped()
         store.offsets.resume(TOPIC, NOW)
         stamped()
-        made = claimed(store, "e-1")
+        made = claimed(store, "e-1", operation=Operation.PUBLISH)
         stamped()
-        store.executions.declare(made, block(last=FULL_ROW.last), "Step", NOW)
+        store.blocks.declare(made, block(last=FULL_ROW.last), NOW)
         stamped()
-        store.executions.declare(made, block(last=FULL_ROW.last), "FullStep", NOW)
+        store.blocks.declare(made, block(last=FULL_ROW.last, processor="FullStep"), NOW)
         stamped()
-        store.executions.fail(made, "no", "", stop=False, at=NOW)
+        store.blocks.fail(made, "no", "", stop=False, at=NOW)
         stamped()
 
     def test_a_look_at_a_landed_table_does_so_too(self, store: Store) -> None:
@@ -271,8 +281,8 @@ class TestStamps:
 
     def test_a_lane_is_all_that_writes_one_table(self, store: Store) -> None:
         for topic in ("fact.a#x", "fact.a#y", "fact.a:3", "fact.ab"):
-            store.offsets.put(replace(FULL_ROW, topic=topic), NOW)
-        assert {one.topic for one in store.offsets.lane("fact.a#x")} == {
+            store.offsets.put(replace(FULL_ROW, topic=topic, lane=flow_of(topic).lane), NOW)
+        assert {one.topic for one in store.offsets.in_lane("fact.a")} == {
             "fact.a#x",
             "fact.a#y",
             "fact.a:3",

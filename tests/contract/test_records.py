@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from tidegate.errors import UnknownName
 from tidegate.model.execution import ExecutionState
-from tidegate.ports import Applied, Store
+from tidegate.ports.store import Applied, Store
 from tidegate.store import SqlStore
 from tidegate.store.datasets import append
+from tidegate.tables.definition import TableDefinition
 
 from .conftest import Open
 from .scenes import (
@@ -25,53 +26,55 @@ from .scenes import (
 
 
 def test_an_applied_definition_is_current(store: Store) -> None:
-    store.lineages.apply([definition()], [], "ann", NOW)
-    assert store.lineages.current() == {TOPIC: Applied(definition(), 1, "ann", NOW)}
+    store.definitions.apply([definition()], [], "ann", NOW)
+    assert store.definitions.current() == {TOPIC: Applied(definition(), 1, "ann", NOW)}
 
 
 def test_views_keep_their_order(store: Store) -> None:
-    store.lineages.apply([definition()], [], "ann", NOW)
-    assert list(store.lineages.version(TOPIC, 1).views) == ["z_first", "a_second"]
+    store.definitions.apply([definition()], [], "ann", NOW)
+    read = store.definitions.version(TOPIC, 1)
+    assert isinstance(read, TableDefinition)
+    assert list(read.views) == ["z_first", "a_second"]
 
 
 def test_each_change_is_a_version_and_history_stays(store: Store) -> None:
     versions = [definition(comment=text) for text in ("one", "two", "three")]
     for number, one in enumerate(versions):
-        store.lineages.apply([one], [], f"user-{number}", NOW + number)
-    assert store.lineages.current()[TOPIC].version == 3
-    assert store.lineages.history(TOPIC) == [
+        store.definitions.apply([one], [], f"user-{number}", NOW + number)
+    assert store.definitions.current()[TOPIC].version == 3
+    assert store.definitions.history(TOPIC) == [
         Applied(one, number + 1, f"user-{number}", NOW + number)
         for number, one in enumerate(versions)
     ]
-    assert store.lineages.version(TOPIC, 2) == versions[1]
+    assert store.definitions.version(TOPIC, 2) == versions[1]
 
 
 def test_a_removed_topic_is_not_current_but_remembered(store: Store) -> None:
-    store.lineages.apply([definition(), definition("fact.other")], [], "ann", NOW)
-    store.lineages.apply([], [TOPIC], "bob", NOW + 1)
-    assert list(store.lineages.current()) == ["fact.other"]
-    assert store.lineages.history(TOPIC) == [Applied(definition(), 1, "ann", NOW)]
-    assert store.lineages.version(TOPIC, 1) == definition()
+    store.definitions.apply([definition(), definition("fact.other")], [], "ann", NOW)
+    store.definitions.apply([], [TOPIC], "bob", NOW + 1)
+    assert list(store.definitions.current()) == ["fact.other"]
+    assert store.definitions.history(TOPIC) == [Applied(definition(), 1, "ann", NOW)]
+    assert store.definitions.version(TOPIC, 1) == definition()
 
 
 def test_a_topic_that_comes_back_counts_on(store: Store) -> None:
-    store.lineages.apply([definition()], [], "ann", NOW)
-    store.lineages.apply([], [TOPIC], "ann", NOW)
-    store.lineages.apply([definition(comment="again")], [], "ann", NOW)
-    assert store.lineages.current()[TOPIC].version == 2
+    store.definitions.apply([definition()], [], "ann", NOW)
+    store.definitions.apply([], [TOPIC], "ann", NOW)
+    store.definitions.apply([definition(comment="again")], [], "ann", NOW)
+    assert store.definitions.current()[TOPIC].version == 2
 
 
 def test_removing_an_unknown_topic_is_no_error(store: Store) -> None:
-    store.lineages.apply([], ["fact.nope"], "ann", NOW)
-    assert store.lineages.current() == {}
+    store.definitions.apply([], ["fact.nope"], "ann", NOW)
+    assert store.definitions.current() == {}
 
 
 def test_a_version_that_never_was_is_named(store: Store) -> None:
     with pytest.raises(UnknownName, match=r"no version 1 of fact\.orders, only none at all"):
-        store.lineages.version(TOPIC, 1)
-    store.lineages.apply([definition()], [], "ann", NOW)
+        store.definitions.version(TOPIC, 1)
+    store.definitions.apply([definition()], [], "ann", NOW)
     with pytest.raises(UnknownName, match=r"no version 2 of fact\.orders, only 1;"):
-        store.lineages.version(TOPIC, 2)
+        store.definitions.version(TOPIC, 2)
 
 
 def test_projects_applied_at_once_get_versions_of_their_own(url: str, opened: Open) -> None:
@@ -79,11 +82,11 @@ def test_projects_applied_at_once_get_versions_of_their_own(url: str, opened: Op
 
     def apply(store: SqlStore) -> None:
         for number in range(5):
-            store.lineages.apply([definition(comment=str(number))], [], "ann", NOW)
+            store.definitions.apply([definition(comment=str(number))], [], "ann", NOW)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(apply, stores))
-    assert [one.version for one in stores[0].lineages.history(TOPIC)] == list(range(1, 11))
+    assert [one.version for one in stores[0].definitions.history(TOPIC)] == list(range(1, 11))
 
 
 def test_locations_start_at_zero_and_belong_to_the_flow(store: Store) -> None:

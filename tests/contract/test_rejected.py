@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from tidegate.model.messages import Topic
-from tidegate.ports import Delivery
-from tidegate.store import SqlStore, rejected
+from tidegate.model.messages import Channel
+from tidegate.ports.store import Delivery
+from tidegate.store import SqlStore
+from tidegate.store import messages as rejected
 
 from .scenes import NOW
 
 
-def delivery(where: int, topic: Topic = Topic.PROGRESS, body: bytes = b"\xff\x00{") -> Delivery:
+def delivery(where: int, topic: Channel = Channel.PROGRESS, body: bytes = b"\xff\x00{") -> Delivery:
     return Delivery(topic, body, str(where))
 
 
 def test_they_are_listed_newest_first_and_counted(store: SqlStore) -> None:
     store.rejected.keep([(delivery(1), "no JSON"), (delivery(2), "no id")], NOW)
-    store.rejected.keep([(delivery(3, Topic.HEARTBEAT), "no id"), (delivery(4), "no id")], NOW + 1)
+    store.rejected.keep(
+        [(delivery(3, Channel.HEARTBEAT), "no id"), (delivery(4), "no id")], NOW + 1
+    )
     found = store.rejected.list()
     assert [(one.where, one.at) for one in found] == [
         ("4", NOW + 1),
@@ -26,8 +29,8 @@ def test_they_are_listed_newest_first_and_counted(store: SqlStore) -> None:
     assert found[-1].body == b"\xff\x00{"
     assert [one.where for one in store.rejected.list(limit=2)] == ["4", "3"]
     assert store.rejected.counts() == {
-        Topic.HEARTBEAT: {"no id": 1},
-        Topic.PROGRESS: {"no JSON": 1, "no id": 2},
+        Channel.HEARTBEAT: {"no id": 1},
+        Channel.PROGRESS: {"no JSON": 1, "no id": 2},
     }
 
 
@@ -53,13 +56,13 @@ def test_only_the_newest_are_kept(store: SqlStore) -> None:
     assert len(found) == most
     assert (found[0].where, found[-1].where) == (str(most + 6), "7")
     # All of them are counted.
-    assert store.rejected.totals() == {Topic.PROGRESS: most + 7}
+    assert store.rejected.totals() == {Channel.PROGRESS: most + 7}
 
 
 def test_one_that_several_read_is_counted_once(store: SqlStore) -> None:
     for _ in range(2):
-        store.rejected.keep([(delivery(1, Topic.CONTROL), "no JSON")], NOW)
+        store.rejected.keep([(delivery(1, Channel.CONTROL), "no JSON")], NOW)
     # In a topic that was made anew the same place holds another one.
-    store.rejected.keep([(delivery(1, Topic.CONTROL, b"x"), "no JSON")], NOW)
+    store.rejected.keep([(delivery(1, Channel.CONTROL, b"x"), "no JSON")], NOW)
     store.rejected.keep([(delivery(1), "no JSON")], NOW)
-    assert store.rejected.totals() == {Topic.CONTROL: 2, Topic.PROGRESS: 1}
+    assert store.rejected.totals() == {Channel.CONTROL: 2, Channel.PROGRESS: 1}

@@ -12,20 +12,19 @@ import pytest
 from sqlalchemy import Connection, event, insert, text, update
 
 from tidegate.errors import ClaimLost, StoreAway, StoreError
-from tidegate.model.execution import Offset
-from tidegate.model.position import Position
+from tidegate.model.position import Offset, Position
 from tidegate.store import SqlStore, open_store
-from tidegate.store.offset_rows import enter
+from tidegate.store.positions import enter
 from tidegate.store.schema import offsets
 
 from .conftest import Open, Postgres
-from .scenes import NOW, claimed
+from .scenes import KINDS, NOW, claimed
 
 Closure = Callable[[Connection], Any]
 
 
 def entering(topic: str) -> Closure:
-    return lambda connection: enter(connection, topic, NOW)
+    return lambda connection: enter(connection, topic, topic, NOW)
 
 
 def together(store: SqlStore, *closures: Closure) -> list[Future[Any]]:
@@ -68,11 +67,11 @@ def test_closures_that_wait_are_committed_together(store: SqlStore) -> None:
 
 def test_a_closure_that_raises_does_not_spoil_the_others(store: SqlStore) -> None:
     def half_done(connection: Connection) -> None:
-        enter(connection, "fact.half", NOW)
+        enter(connection, "fact.half", "fact.half", NOW)
         raise ClaimLost("changed my mind")
 
     def wrong_sql(connection: Connection) -> None:
-        enter(connection, "fact.wrong", NOW)
+        enter(connection, "fact.wrong", "fact.wrong", NOW)
         connection.execute(text("SELECT nonsense FROM nowhere"))
 
     before, half, wrong, after = together(
@@ -106,7 +105,7 @@ def test_nobody_reads_what_is_not_committed(store: SqlStore, url: str, opened: O
     wrote, looked = threading.Event(), threading.Event()
 
     def write(connection: Connection) -> None:
-        enter(connection, "fact.a", NOW)
+        enter(connection, "fact.a", "fact.a", NOW)
         wrote.set()
         looked.wait()
 
@@ -120,7 +119,7 @@ def test_nobody_reads_what_is_not_committed(store: SqlStore, url: str, opened: O
 
 
 def test_closing_writes_what_waits(url: str, opened: Open) -> None:
-    leaving = open_store(url)
+    leaving = open_store(url, KINDS)
     futures = together(leaving, entering("fact.a"), entering("fact.b"))
     leaving.close()
     assert all(future.done() for future in futures)
@@ -128,20 +127,20 @@ def test_closing_writes_what_waits(url: str, opened: Open) -> None:
 
 
 def test_a_store_is_closed_as_often_as_one_likes(url: str) -> None:
-    store = open_store(url)
+    store = open_store(url, KINDS)
     store.close()
     store.close()
-    written = open_store(url)
+    written = open_store(url, KINDS)
     written.writer.write(entering("fact.a"))
     written.close()
     written.close()
 
 
 def test_a_closed_store_says_so(url: str) -> None:
-    store = open_store(url)
+    store = open_store(url, KINDS)
     store.close()
     with pytest.raises(StoreError, match="the store is closed"):
-        store.offsets.unlock("fact.a", NOW)
+        store.blocks.unlock("fact.a", NOW)
     with pytest.raises(StoreError, match="the store is closed"):
         store.offsets.all()
 
@@ -153,7 +152,7 @@ def test_threads_may_share_a_store(store: SqlStore) -> None:
         try:
             claimed(store, f"e{number}", topic=f"fact.t{number}")
             assert store.offsets.get(f"fact.t{number}") is not None
-            store.offsets.unlock(f"fact.t{number}", NOW)
+            store.blocks.unlock(f"fact.t{number}", NOW)
         except (StoreError, AssertionError) as error:
             failures.append(error)
 

@@ -14,6 +14,7 @@ from tidegate.model.messages import (
     Accepted,
     Assign,
     Cancel,
+    Channel,
     ExecutionProgress,
     Failed,
     Finished,
@@ -29,11 +30,10 @@ from tidegate.model.messages import (
     StreamProgress,
     StreamStarted,
     StreamStats,
-    Topic,
     TopologyStart,
+    channel_of,
     parse,
     render,
-    topic_of,
 )
 
 NOW = 1_700_000_000_000
@@ -59,7 +59,7 @@ class Fuzz:
     slots: tuple[str, ...]
     """The instances whose worker listens."""
 
-    def bodies(self, topic: Topic) -> Iterator[bytes]:
+    def bodies(self, topic: Channel) -> Iterator[bytes]:
         """Give bodies for a topic without end."""
         while True:
             yield self.random.choice(_MUTATIONS)(self, self._message(topic))
@@ -67,13 +67,13 @@ class Fuzz:
     def uuid(self) -> str:
         return str(UUID(int=self.random.getrandbits(128), version=4))
 
-    def _message(self, topic: Topic) -> Message:
+    def _message(self, topic: Channel) -> Message:
         slot, id = self.random.choice(self.slots), self.uuid()
         where = (id, self.random.choice(list(Phase)), "things", STRANGER, NOW)
         match topic:
-            case Topic.HEARTBEAT:
+            case Channel.HEARTBEAT:
                 return Heartbeat(STRANGER, self.random.choice(list(InstanceState)), NOW)
-            case Topic.CONTROL:
+            case Channel.CONTROL:
                 commands: list[Message] = [
                     Assign(slot, id, {"kind": "table", "id": "fact.orders"}, NOW, 1),
                     Assign(STRANGER, id, {"kind": "external"}, NOW),
@@ -82,7 +82,7 @@ class Fuzz:
                     Shutdown(STRANGER, NOW),
                 ]
                 return self.random.choice(commands)
-            case Topic.PROGRESS:
+            case Channel.PROGRESS:
                 progress: list[Message] = [
                     Accepted(id, slot, NOW),
                     Rejected(id, slot, NOW),
@@ -97,7 +97,7 @@ class Fuzz:
                 return self.random.choice(progress)
 
 
-def is_bad(topic: Topic, body: bytes, slots: tuple[str, ...]) -> bool:
+def is_bad(topic: Channel, body: bytes, slots: tuple[str, ...]) -> bool:
     """Tell whether a body has to be counted: no execution that is made here is in any store."""
     try:
         message = parse(topic, body)
@@ -159,7 +159,7 @@ def _deep(fuzz: Fuzz, message: Message) -> bytes:
 
 def _elsewhere(fuzz: Fuzz, message: Message) -> bytes:
     """Say what belongs on another topic."""
-    others = [topic for topic in Topic if topic is not topic_of(message)]
+    others = [topic for topic in Channel if topic is not channel_of(message)]
     return render(fuzz._message(fuzz.random.choice(others)))
 
 

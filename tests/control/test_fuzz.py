@@ -18,26 +18,25 @@ from confluent_kafka import Producer
 
 from tests.brokers import Broker
 from tests.projects import Folder
-from tidegate.model.assignment import queued
-from tidegate.model.execution import Execution, ExecutionState
+from tidegate.control.lifecycle import Lifecycle
+from tidegate.model.execution import Execution, ExecutionState, queued
 from tidegate.model.messages import (
     Accepted,
+    Channel,
     Finished,
     Heartbeat,
     InstanceState,
     Message,
     Shutdown,
     Started,
-    Topic,
+    channel_of,
     render,
-    topic_of,
 )
-from tidegate.ports import Bus, Parcel, Store
-from tidegate.project import load_project
+from tidegate.ports.outside import Bus
+from tidegate.ports.store import OutgoingMessage, Store
 from tidegate.runtime import RealRuntime
-from tidegate.services.lifecycle import Lifecycle
-from tidegate.store.rejected import MOST_ROWS
-from tidegate.wiring import Hiring, open_parts
+from tidegate.store.messages import MOST_ROWS
+from tidegate.wiring import Hiring, open_parts, read_project
 
 from .conftest import settings
 from .fuzz import STRANGER, Fuzz, is_bad
@@ -49,7 +48,7 @@ MOST_GROWTH = 32 * 1024 * 1024
 """Between a first third and the end: batches come and go, and with them what Python keeps ready."""
 JOB = "cccccccc-0000-4000-8000-000000000003"
 
-Put = Callable[[Topic, str, list[bytes]], None]
+Put = Callable[[Channel, str, list[bytes]], None]
 
 
 class Watched(RealRuntime):
@@ -85,7 +84,7 @@ class Readers:
 
     def tell(self, *messages: Message) -> None:
         for message in messages:
-            self.put(topic_of(message), self.slots[0], [render(message)])
+            self.put(channel_of(message), self.slots[0], [render(message)])
 
     def counted(self) -> int:
         assert self.runtime.failures == [], f"a reader stopped; TIDEGATE_SEED={SEED}"
@@ -96,7 +95,7 @@ class Readers:
         assert found is not None
         return found
 
-    def feed(self, topic: Topic, bodies: list[bytes]) -> None:
+    def feed(self, topic: Channel, bodies: list[bytes]) -> None:
         """Send a batch, and wait until what is bad in it is counted."""
         self.put(topic, self.slots[0], bodies)
         self.sent += len(bodies)
@@ -111,10 +110,10 @@ class Readers:
 @contextmanager
 def reading(shop: Folder, put: Put | None = None) -> Iterator[Readers]:
     with ExitStack() as stack:
-        parts = stack.enter_context(open_parts(load_project(shop.path)))
+        parts = stack.enter_context(open_parts(read_project(shop.path)))
         parts.runtime = runtime = Watched()
         bus = stack.enter_context(parts.bus())
-        bus.create_topics()
+        bus.create_channels()
         # Nothing is applied, so nothing is due, and Spark is never started.
         spark = stack.enter_context(parts.spark())
         life = Lifecycle()
@@ -134,8 +133,10 @@ def reading(shop: Folder, put: Put | None = None) -> Iterator[Readers]:
 
 
 def _rows(store: Store) -> Put:
-    def put(topic: Topic, key: str, bodies: list[bytes]) -> None:
-        store.messages.put([Parcel(topic, key, body) for body in bodies], RealRuntime().now())
+    def put(topic: Channel, key: str, bodies: list[bytes]) -> None:
+        store.messages.put(
+            [OutgoingMessage(topic, key, body) for body in bodies], RealRuntime().now()
+        )
 
     return put
 
@@ -143,7 +144,7 @@ def _rows(store: Store) -> Put:
 def _records(broker: Broker, prefix: str) -> Put:
     producer = Producer({"bootstrap.servers": broker.servers, "log_level": 0})
 
-    def put(topic: Topic, _key: str, bodies: list[bytes]) -> None:
+    def put(topic: Channel, _key: str, bodies: list[bytes]) -> None:
         for body in bodies:
             producer.produce(f"{prefix}{topic}", body, partition=0)
         assert producer.flush(30) == 0
@@ -176,7 +177,7 @@ def test_nothing_that_comes_stops_a_reader_and_all_of_it_is_counted(
     readers: Readers, seconds: int
 ) -> None:
     fuzz = Fuzz(Random(SEED), readers.slots)
-    sources = {topic: fuzz.bodies(topic) for topic in Topic}
+    sources = {topic: fuzz.bodies(topic) for topic in Channel}
     start, before = time.monotonic(), 0
     while (passed := time.monotonic() - start) < seconds:
         for topic, bodies in sources.items():

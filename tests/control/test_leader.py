@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.projects import Folder
-from tidegate.model.assignment import queued
-from tidegate.model.execution import Execution, ExecutionState
-from tidegate.model.instance import Instance, InstanceStatus
+from tidegate.control.leader import Elector, Leader
+from tidegate.model.execution import Execution, ExecutionState, queued
+from tidegate.model.instances import Instance, InstanceStatus, Pace
 from tidegate.model.messages import (
     Accepted,
     Assign,
+    Channel,
     Failed,
     Finished,
     Heartbeat,
@@ -27,15 +28,11 @@ from tidegate.model.messages import (
     StreamFinished,
     StreamStarted,
     StreamStats,
-    Topic,
     parse,
 )
-from tidegate.model.pace import Pace
-from tidegate.ports import Bus, Delivery, Inbox, Parcel, Store
-from tidegate.project import load_project
-from tidegate.services.elector import Elector
-from tidegate.services.leader import Leader
-from tidegate.wiring import open_parts
+from tidegate.ports.outside import Bus, Inbox
+from tidegate.ports.store import Delivery, OutgoingMessage, Store
+from tidegate.wiring import open_parts, read_project
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
 JOB = "cccccccc-0000-4000-8000-000000000003"
@@ -89,7 +86,7 @@ class Stage:
         """Give what an instance was told since it was last asked."""
         deliveries = self.controls[instance].receive(0.3)
         self.controls[instance].done(deliveries)
-        messages = [parse(one.topic, one.body) for one in deliveries]
+        messages = [parse(one.channel, one.body) for one in deliveries]
         return [message for message in messages if isinstance(message, Assign)]
 
     def execution(self, id: str) -> Execution:
@@ -106,9 +103,9 @@ class Stage:
 @contextmanager
 def staged(shop: Folder, pace: Pace = PACE) -> Iterator[Stage]:
     with ExitStack() as stack:
-        parts = stack.enter_context(open_parts(load_project(shop.path)))
+        parts = stack.enter_context(open_parts(read_project(shop.path)))
         store, runtime = parts.store, parts.runtime
-        store.lineages.apply(list(parts.project.definitions.values()), [], "ann", runtime.now())
+        store.definitions.apply(list(parts.project.definitions.values()), [], "ann", runtime.now())
         bus = stack.enter_context(parts.bus())
         ear = Ear(bus.manager_inbox())
         controls = {id: bus.worker_inbox([id]) for id in (A, B)}
@@ -116,7 +113,8 @@ def staged(shop: Folder, pace: Pace = PACE) -> Iterator[Stage]:
             stack.callback(inbox.close)
         elector = Elector(store.leadership, "me", PACE.lease)
         assert elector.stand() == 1
-        leader = Leader(1, elector, store, bus, parts.tables, parts.holders, runtime, pace)
+        planners, holders = parts.planners(), parts.holders
+        leader = Leader(1, elector, store, bus, planners, holders, runtime, pace)
         yield Stage(store, bus, leader, ear, controls)
 
 
@@ -161,18 +159,18 @@ class TestTables:
         assert stage.commands(A) == []
 
     def test_a_paused_topic_waits_and_one_that_is_asked_for_does_not(self, stage: Stage) -> None:
-        stage.store.wishes.pause("fact.orders", "ann", "", 1)
-        stage.store.wishes.pause("fact.hourly", "ann", "", 1)
+        stage.store.controls.pause("fact.orders", "ann", "", 1)
+        stage.store.controls.pause("fact.hourly", "ann", "", 1)
         stage.hire(A)
         stage.turn()
         assert stage.commands(A) == []
-        stage.store.wishes.unpause("fact.orders", "ann", 2)
+        stage.store.controls.unpause("fact.orders", "ann", 2)
         stage.turn()
         (command,) = stage.commands(A)
         assert stage.execution(command.execution_id).topic == "fact.orders"
 
     def test_one_that_rejects_is_left_alone_until_it_is_heard_again(self, stage: Stage) -> None:
-        stage.store.wishes.pause("fact.hourly", "ann", "", 1)
+        stage.store.controls.pause("fact.hourly", "ann", "", 1)
         stage.hire(A)
         stage.turn()
         (command,) = stage.commands(A)
@@ -186,7 +184,7 @@ class TestTables:
 
     def test_what_is_not_accepted_in_time_is_lost_and_given_again(self, shop: Folder) -> None:
         with staged(shop, replace(PACE, accept_within=1)) as stage:
-            stage.store.wishes.pause("fact.hourly", "ann", "", 1)
+            stage.store.controls.pause("fact.hourly", "ann", "", 1)
             stage.hire(A)
             stage.turn()
             (command,) = stage.commands(A)
@@ -199,7 +197,7 @@ class TestTables:
 
     def test_the_silent_are_unloaded_and_their_work_is_given_to_others(self, shop: Folder) -> None:
         with staged(shop, replace(PACE, dead_after=3_000, accept_within=60_000)) as stage:
-            stage.store.wishes.pause("fact.hourly", "ann", "", 1)
+            stage.store.controls.pause("fact.hourly", "ann", "", 1)
             stage.hire(A)
             stage.turn()
             (command,) = stage.commands(A)
@@ -290,7 +288,9 @@ class TestForeign:
         self.submit(stage)
         stage.turn(Heartbeat(A, InstanceState.IDLE, 1))
         bad = [b"\xff\x00", b"{}", b'{"info": {"type": "party", "timestamp": "2026-01-01T00:00Z"}}']
-        stage.store.messages.put([Parcel(Topic.PROGRESS, "", body) for body in bad], 1).result()
+        stage.store.messages.put(
+            [OutgoingMessage(Channel.PROGRESS, "", body) for body in bad], 1
+        ).result()
         stage.sent += len(bad)
         stage.turn(
             Finished(JOB, B, 2),  # not its worker
@@ -298,4 +298,4 @@ class TestForeign:
             Accepted(JOB, A, 11),
         )
         assert stage.execution(JOB).state is ExecutionState.ACCEPTED
-        assert sum(stage.store.rejected.counts()[Topic.PROGRESS].values()) == 5
+        assert sum(stage.store.rejected.counts()[Channel.PROGRESS].values()) == 5

@@ -22,10 +22,9 @@ from tests.brokers import Broker
 from tests.databases import Database
 from tests.projects import Folder
 from tests.proxy import Proxy
-from tidegate.model.messages import Topic
-from tidegate.ports import Store
-from tidegate.project import load_project
-from tidegate.wiring import open_parts
+from tidegate.model.messages import Channel
+from tidegate.ports.store import Store
+from tidegate.wiring import open_parts, read_project
 
 from .conftest import make_shop, settings
 from .processes import Crew, Member, until
@@ -86,7 +85,7 @@ def at_work(folder: Folder, for_manager: str = "", for_worker: str = "") -> Iter
         return {"TIDEGATE__STORE__URL": url} if url else {}
 
     with ExitStack() as stack:
-        parts = stack.enter_context(open_parts(load_project(folder.path)))
+        parts = stack.enter_context(open_parts(read_project(folder.path)))
         crew = stack.enter_context(Crew(folder))
         manager = crew.tidegate("manager", **env(for_manager))
         manager.wait_for("leads, term 1")
@@ -114,7 +113,7 @@ class Ground:
             {"bootstrap.servers": self.broker.servers, "group.id": "none", "log_level": 0}
         )
         ends = []
-        for topic in Topic:
+        for topic in Channel:
             partition = TopicPartition(f"{self.prefix}{topic}", 0)
             partition.offset = reader.get_watermark_offsets(partition, timeout=10)[1]
             ends.append(partition)

@@ -14,11 +14,10 @@ import pytest
 
 from tests.projects import Folder
 from tidegate.model.execution import Execution
-from tidegate.model.instance import Instance
+from tidegate.model.instances import Instance
 from tidegate.model.messages import InstanceState
-from tidegate.ports import Store
-from tidegate.project import load_project
-from tidegate.wiring import open_parts
+from tidegate.ports.store import Store
+from tidegate.wiring import open_parts, read_project
 
 from .processes import Crew, Member, until
 from .test_processes import complete, ids
@@ -37,7 +36,7 @@ SHARED_GROUP = '"$@"; exit $?'
 
 @contextmanager
 def looking_into(folder: Folder) -> Iterator[Store]:
-    with open_parts(load_project(folder.path)) as parts:
+    with open_parts(read_project(folder.path)) as parts:
         yield parts.store
 
 

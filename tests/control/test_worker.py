@@ -13,8 +13,10 @@ import pytest
 from benchmarks.crew import Gear, Place
 from benchmarks.executions import prepare
 from benchmarks.idle_lake import IdleLake
-from tidegate.model.assignment import new_execution
-from tidegate.model.execution import Execution, ExecutionState, Limits, Outcome, Work
+from tidegate.control.lifecycle import Lifecycle
+from tidegate.model.execution import Execution, ExecutionState, Outcome, new_execution
+from tidegate.model.flow import Flow, Kind
+from tidegate.model.instances import Pace
 from tidegate.model.messages import (
     Assign,
     Finished,
@@ -24,10 +26,10 @@ from tidegate.model.messages import (
     Rejected,
     parse,
 )
-from tidegate.model.pace import Pace
 from tidegate.model.position import Position
-from tidegate.ports import Inbox
-from tidegate.services.lifecycle import Lifecycle
+from tidegate.ports.outside import Inbox
+from tidegate.tables.plan import Limits, with_limits
+from tidegate.tables.runner import Load
 
 SELDOM = Pace(heartbeat=600_000)
 """After the first beat, a slot says that it is free only of its own accord."""
@@ -39,10 +41,10 @@ class Gate(IdleLake):
     begun: Event
     open: Event
 
-    def run(self, work: Work) -> Outcome:
+    def run(self, load: Load) -> Outcome:
         self.begun.set()
         assert self.open.wait(30)
-        return super().run(work)
+        return super().run(load)
 
 
 @dataclass
@@ -61,7 +63,11 @@ class Crew:
         now = self.gear.runtime.now()
         limits = Limits(as_of=now, frontier=Position(now, 0), bound=now, complete_to=now)
         made = new_execution(
-            self.gear.runtime.uuid(), "fact.t0", now, limits=limits, worker=instance.id
+            self.gear.runtime.uuid(),
+            Flow("fact.t0", Kind.TABLE, "fact.t0"),
+            now,
+            told=with_limits(limits),
+            worker=instance.id,
         )
         self.gear.store.executions.assign(made)
         self.gear.bus.publish([Assign(instance.id, made.id, made.configuration, now)])
@@ -74,7 +80,7 @@ class Crew:
                 if isinstance(message, kind) and of in (None, getattr(message, "execution_id", "")):
                     return message
             deliveries = self.inbox.receive(1)
-            self.heard += [parse(one.topic, one.body) for one in deliveries]
+            self.heard += [parse(one.channel, one.body) for one in deliveries]
             self.inbox.done(deliveries)
         raise AssertionError(f"no {kind.__name__} among {self.heard}")
 

@@ -33,5 +33,5 @@ def test_a_compaction_that_died_is_a_compaction(tmp_path: Path) -> None:
     (offset,) = shop.json("offsets", "show", "fact.orders")
     assert (offset["state"], offset["last_pos"], offset["hostid"]) == ("DONE", 14, "")
     assert shop.rows("fact.orders", "id") == sorted(((n,) for n in range(15)), key=repr)
-    states = {one["state"] for one in shop.json("executions") if one["flow_kind"] == "care"}
+    states = {one["state"] for one in shop.json("executions") if one["operation"] == "maintain"}
     assert states == {"lost", "finished"}

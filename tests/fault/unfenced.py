@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from tidegate.cli import main
-from tidegate.engine import load, looks, step
-from tidegate.engine.commits import commits, our_metadata
-from tidegate.model.lineage import Definition
+from tidegate.cli.app import main
 from tidegate.model.position import Position
-from tidegate.ports import Recorded
+from tidegate.ports.outside import Recorded
+from tidegate.spark import looks
+from tidegate.spark.delta_log import commits, our_metadata
+from tidegate.tables import loading, writes
 
 
 def _no_transaction(_topic: str, _seq: int, metadata: str) -> dict[str, str]:
@@ -21,12 +21,12 @@ def _never(*_: Any) -> bool:
     return False
 
 
-def _by_metadata(tables: looks.Tables, definition: Definition) -> Recorded:
+def _by_metadata(tables: looks.Tables, table: str, writer: str) -> Recorded:
     """Tell what was written last, without Delta's help against a repeat."""
-    found = tables.open(definition.table)
+    found = tables.open(table)
     for commit in commits(found) if found else ():
         written = our_metadata(commit)
-        if written.get("topic") == definition.topic:
+        if written.get("topic") == writer:
             return Recorded(
                 written["seq"],
                 Position(*written["last"]),
@@ -39,8 +39,8 @@ def _by_metadata(tables: looks.Tables, definition: Definition) -> Recorded:
 
 if __name__ == "__main__":
     with (
-        patch.object(step, "transaction", _no_transaction),
-        patch.object(load, "already_loaded", _never),
+        patch.object(writes, "transaction", _no_transaction),
+        patch.object(loading, "already_loaded", _never),
         patch.object(looks.Tables, "recorded", _by_metadata),
     ):
         main()

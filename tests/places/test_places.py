@@ -17,8 +17,8 @@ import pytest
 
 from tests.fault.harness import Battered
 from tests.projects import SPARK_CONF
-from tidegate.engine.jars import spark_jars
-from tidegate.engine.java import find_java
+from tidegate.spark.jars import spark_jars
+from tidegate.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
 DELTA = {

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tidegate.errors import TopicStopped
-from tidegate.model.blocks import Cut, FileStatistics, Found, find_block, unknown
-from tidegate.model.care import Care, Chores
-from tidegate.model.execution import Block, Execution, Measures, Offset, Outcome, Work
-from tidegate.model.facts import Ahead, Look
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.position import GREATEST, Position, before
-from tidegate.ports import Mailbox, Recorded
+from tidegate.model.execution import Execution, Outcome
+from tidegate.model.looks import Ahead, FileStatistics, Look, unknown
+from tidegate.model.position import GREATEST, Block, Offset, Position, before
+from tidegate.model.records import Measures
+from tidegate.ports.outside import Mailbox, Recorded
+from tidegate.tables.block_finder import Cut, Found, find_block
+from tidegate.tables.care import Care, Chores
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.runner import Load
 
 
 class Died(BaseException):
@@ -207,7 +209,7 @@ class Waters(Protocol):
 
 
 class ModelLake:
-    """Implements `ports.Lake`, with the real `find_block` over the files' statistics."""
+    """Implements `block_finder.Lake`, with the real `find_block` over the files' statistics."""
 
     def __init__(self, world: Waters) -> None:
         self._world = world
@@ -242,15 +244,15 @@ class ModelLake:
         known = self._world.tables
         return {table: known[table].version for table in tables if table in known}
 
-    def recorded(self, definition: Definition) -> Recorded:
-        table = self._world.tables.get(definition.table, Table())
-        return table.transactions.get(definition.topic, Recorded(0))
+    def recorded(self, table: str, writer: str) -> Recorded:
+        found = self._world.tables.get(table, Table())
+        return found.transactions.get(writer, Recorded(0))
 
     def drop(self, table: str) -> None:
         self._world.tables.pop(table, None)
 
     def find_block(
-        self, definition: Definition, last: Position, frontier: Position, bound: int
+        self, definition: TableDefinition, last: Position, frontier: Position, bound: int
     ) -> Found | None:
         self._world.live_on("find_block")
         base = self._world.tables.get(definition.base, Table())
@@ -260,7 +262,7 @@ class ModelLake:
 
 
 class Scan:
-    """Implements `blocks.Scan` by sorting all rows, and counts how often it was asked."""
+    """Implements `block_finder.Scan` by sorting all rows, and counts how often it was asked."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._positions = sorted(row.at for row in rows)
@@ -276,7 +278,7 @@ class Scan:
         return Cut(end, taken, more=taken < len(within))
 
 
-def transformed(definition: Definition, rows: Iterable[Row]) -> list[Row]:
+def transformed(definition: TableDefinition, rows: Iterable[Row]) -> list[Row]:
     """Give what a topic makes of rows of its base: row by row, some dropped, some twice."""
     drop, twice = definition.vars.get("drop", 0), definition.vars.get("twice", 0)
     made: list[Row] = []
@@ -299,8 +301,8 @@ class Witness:
     by: str
 
 
-class ModelRunner:
-    """Implements `ports.Runner` for Step and Reload, by Delta's rules for transactions."""
+class ModelLoader:
+    """Implements `tables.runner.Loads` for Step and Reload, by Delta's rules for transactions."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -310,8 +312,8 @@ class ModelRunner:
     def interrupt(self, execution_id: str) -> None:
         raise AssertionError(f"nobody interrupts {execution_id}")
 
-    def run(self, work: Work) -> Outcome:
-        definition, block = work.definition, work.block
+    def run(self, load: Load) -> Outcome:
+        definition, block = load.definition, load.block
         known = self.declared.setdefault((definition.topic, block.seq), block)
         assert (known.last, known.next) == (block.last, block.next), "next changed"
         destination = self._world.tables.get(definition.table, Table())
@@ -319,16 +321,17 @@ class ModelRunner:
         if self._world.skips_repeats and recorded.seq >= block.seq:
             if (recorded.seq, recorded.last, recorded.next) != (block.seq, block.last, block.next):
                 raise TopicStopped(f"{definition.topic} is at {recorded}, not at {block}")
-            return Outcome(recorded.rows or 0, recorded.version, None, "skipped")
-        rows = self._read(work)
+            return Outcome(recorded.rows or 0, "skipped", recorded.version)
+        rows = self._read(load)
         self._world.live_on(f"{definition.processor}.before_write")
-        version = self._write(definition, block, rows, work.execution)
+        version = self._write(definition, block, rows, load.execution)
         self._world.live_on(f"{definition.processor}.after_write")
-        return Outcome(len(rows), version, Measures(work.execution.id, len(rows)))
+        measures = Measures(load.execution.id, len(rows))
+        return Outcome(len(rows), version=version, records=(measures,))
 
-    def _read(self, work: Work) -> list[Row]:
-        definition, block = work.definition, work.block
-        versions = block.versions if work.pinned else {}
+    def _read(self, load: Load) -> list[Row]:
+        definition, block = load.definition, load.block
+        versions = block.versions if load.pinned else {}
         read = {
             name: self._world.tables[name].rows(versions.get(name))
             for name in definition.depends_on
@@ -344,7 +347,7 @@ class ModelRunner:
         return transformed(definition, rows)
 
     def _write(
-        self, definition: Definition, block: Block, rows: Sequence[Row], execution: Execution
+        self, definition: TableDefinition, block: Block, rows: Sequence[Row], execution: Execution
     ) -> int:
         table = self._world.tables.setdefault(definition.table, Table())
         reload = definition.processor is Processor.RELOAD
@@ -356,19 +359,19 @@ class ModelRunner:
 
 
 class Silent:
-    """Implements `foreground.Watcher` for nobody."""
+    """Implements `ports.kinds.Watcher` for nobody."""
 
     def started(self, topic: str, rows_ahead: int) -> None: ...
 
     def ended(self, execution: Execution) -> None: ...
 
-    def tended(self, execution: Execution) -> None: ...
+    def maintained(self, execution: Execution) -> None: ...
 
     def refused(self, topic: str, why: str) -> None: ...
 
 
 class Idle:
-    """Implements `ports.Caretaker` for tables that are always tidy."""
+    """Implements `tables.care.Caretaker` for tables that are always tidy."""
 
     def chores(self, table: str, offset: Offset) -> Chores:  # noqa: ARG002
         return Chores()

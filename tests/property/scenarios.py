@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from tidegate.model.lineage import Definition, Processor
 from tidegate.model.position import GREATEST, START, Position
+from tidegate.tables.definition import Processor, TableDefinition
 
 from .lake import Arrival, Row
 
@@ -47,7 +47,7 @@ class Move:
 @dataclass(frozen=True)
 class Scenario:
     sources: tuple[Source, ...]
-    definitions: tuple[Definition, ...]
+    definitions: tuple[TableDefinition, ...]
     kinds: tuple[str, ...]
     ticks: tuple[int, ...]
     moves: tuple[Move, ...]
@@ -98,12 +98,12 @@ def _source(draw: st.DrawFn, table: str, *, positioned: bool) -> Source:
 @st.composite
 def _topic(
     draw: st.DrawFn, topic: str, bases: Sequence[str], others: Sequence[str], *, tagged: bool
-) -> Definition:
+) -> TableDefinition:
     reload = not tagged and draw(st.sampled_from([False, False, True, False]))
     base = draw(st.sampled_from(bases))
     more = draw(st.lists(st.sampled_from(others), max_size=2, unique=True))
     twist = draw(st.sampled_from(["", "", "drop", "twice"]))
-    return Definition(
+    return TableDefinition(
         topic,
         Processor.RELOAD if reload else Processor.STEP,
         depends_on=(base, *(name for name in more if name != base)),
@@ -115,11 +115,11 @@ def _topic(
 
 
 @st.composite
-def _definitions(draw: st.DrawFn, sources: Sequence[Source]) -> tuple[Definition, ...]:
+def _definitions(draw: st.DrawFn, sources: Sequence[Source]) -> tuple[TableDefinition, ...]:
     """Chains and nets of one to four tables, each of one topic or two."""
     bases = [source.table for source in sources if source.positioned]
     others = [source.table for source in sources]
-    made = [Definition(s.table, Processor.SOURCE, delay=s.delay) for s in sources]
+    made = [TableDefinition(s.table, Processor.SOURCE, delay=s.delay) for s in sources]
     for number in range(draw(st.sampled_from([3, 2, 4, 1]))):
         table = f"fact.t{number}"
         tags = draw(st.sampled_from([[""], ["#a", "#b"], [""]]))

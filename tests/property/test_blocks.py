@@ -10,8 +10,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.model.blocks import FileStatistics, Found, clusters, find_block
+from tidegate.model.looks import FileStatistics
 from tidegate.model.position import GREATEST, START, Position, before
+from tidegate.tables.block_finder import Found, clusters, find_block
 
 from .lake import File, Row, Scan
 from .profile import examples

@@ -1,6 +1,6 @@
 """Tables equal one big INSERT … SELECT, whatever the data, the runs and the kills.
 
-The real store, lookout, executor and foreground run over a lake in memory, with a clock of its own.
+The real store, planner, executor and foreground run over a lake in memory, with a clock of its own.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ import pytest
 from hypothesis import Phase, given, settings
 from sqlalchemy import Connection, delete
 
-from tidegate.model.execution import ExecutionState, Offset, OffsetState
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.plan import Plan
-from tidegate.model.position import START, Position
-from tidegate.services import executor as executor_module
-from tidegate.services.care import Care
-from tidegate.services.executor import Executor
-from tidegate.services.foreground import Foreground, Report
-from tidegate.services.lookout import Lookout
-from tidegate.services.reporter import Silence
-from tidegate.services.shadows import Shadows
+from tidegate.control import executor as executor_module
+from tidegate.control.executor import Executor
+from tidegate.control.foreground import Foreground
+from tidegate.control.slot import NoReporter
+from tidegate.model.execution import ExecutionState
+from tidegate.model.flow import Kind
+from tidegate.model.position import START, Offset, OffsetState, Position
+from tidegate.ports.kinds import Report
 from tidegate.store import SqlStore, open_store
 from tidegate.store.schema import metadata
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.plan import Plan
+from tidegate.tables.planner import TablePlanner
+from tidegate.tables.rebuild import Shadows
+from tidegate.tables.runner import TableRunner
 
 from .lake import (
     Arrival,
@@ -35,7 +37,7 @@ from .lake import (
     Idle,
     ModelHolders,
     ModelLake,
-    ModelRunner,
+    ModelLoader,
     ModelRuntime,
     Row,
     Silent,
@@ -46,6 +48,8 @@ from .lake import (
 from .profile import examples
 from .scenarios import BEGIN, CLOSING, END, Move, Scenario, Source, scenarios
 
+KINDS = {Kind.TABLE: TableDefinition.from_dict}
+
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[SqlStore]:
@@ -53,7 +57,7 @@ def store() -> Iterator[SqlStore]:
     memory = Path("/dev/shm")
     with (
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
-        closing(open_store(f"sqlite:///{folder}/store.db")) as opened,
+        closing(open_store(f"sqlite:///{folder}/store.db", KINDS)) as opened,
     ):
         yield opened
 
@@ -68,7 +72,7 @@ class Play:
     def __init__(self, scenario: Scenario, store: SqlStore) -> None:
         store.writer.write(_empty)
         self.definitions = {each.topic: each for each in scenario.definitions}
-        store.lineages.apply(scenario.definitions, (), "test", BEGIN)
+        store.definitions.apply(scenario.definitions, (), "test", BEGIN)
         self.store = store
         self.world = World(
             BEGIN,
@@ -82,7 +86,7 @@ class Play:
         self.scenario = scenario
         self.runtime = ModelRuntime(self.world)
         self.lake = ModelLake(self.world)
-        self.runner = ModelRunner(self.world)
+        self.loader = ModelLoader(self.world)
         self.steps = [d for d in scenario.definitions if d.processor is Processor.STEP]
         self.reloads = [d for d in scenario.definitions if d.processor is Processor.RELOAD]
         self._processes = 0
@@ -129,23 +133,20 @@ class Play:
             self.world.dies_in = None
 
     def _foreground(self, holders: ModelHolders) -> Foreground:
-        lookout = Lookout(self.definitions, self.store, self.lake, holders, self.runtime)
-        runners = {Processor.STEP: self.runner, Processor.RELOAD: self.runner}
-        store, runtime = self.store, self.runtime
+        store, lake, runtime = self.store, self.lake, self.runtime
+        planner = TablePlanner(self.definitions, store, lake, holders, runtime)
+        runner = TableRunner(store, lake, self.loader, self.loader, Idle(), runtime)
         executor = Executor(
             store,
-            self.lake,
-            runners,
-            self.runner,
+            {Kind.TABLE: runner},
             holders,
             runtime,
-            Silence(),
+            NoReporter(),
             pause_after=1000,
             lives=lambda: True,
         )
-        care = Care(store, Idle(), executor, runtime)
-        shadows = Shadows(store, self.lake, holders, runtime)
-        return Foreground(lookout, executor, store, runtime, Silent(), care, shadows)
+        shadows = Shadows(store, lake, holders, runtime)
+        return Foreground([planner], executor, Silent(), shadows.sweep)
 
     def _check_report(self, report: Report) -> None:
         bad = [each for each in report.executions if each.state is not ExecutionState.FINISHED]
@@ -156,11 +157,11 @@ class Play:
             self._check_step(definition)
         self._check_offsets()
         holders = ModelHolders(self.world, "nobody")
-        lookout = Lookout(self.definitions, self.store, self.lake, holders, self.runtime)
-        self._check_plan(lookout.plan(eager=True))
+        planner = TablePlanner(self.definitions, self.store, self.lake, holders, self.runtime)
+        self._check_plan(planner.plan(eager=True))
         self._check_witnesses()
 
-    def _check_step(self, definition: Definition) -> None:
+    def _check_step(self, definition: TableDefinition) -> None:
         """The table holds what the rows up to `last` give, each once, and nothing above."""
         offset = self.store.offsets.get(definition.topic) or Offset(definition.topic, START)
         base = self._rows(definition.base)
@@ -178,7 +179,7 @@ class Play:
         inside = [row for row in base if block.last < row.at <= block.next]
         assert found == wanted + Counter(transformed(definition, inside))
 
-    def _check_reload(self, definition: Definition) -> None:
+    def _check_reload(self, definition: TableDefinition) -> None:
         read = [row for name in definition.depends_on for row in self._rows(name)]
         assert self._of(definition) == Counter(transformed(definition, read))
 
@@ -214,7 +215,7 @@ class Play:
 
     def _check_witnesses(self) -> None:
         """Every table that a load waited for was complete up to the load's rows."""
-        for seen in self.runner.witnesses:
+        for seen in self.loader.witnesses:
             now = frozenset(row for row in self._rows(seen.table) if row.pos <= seen.upto)
             assert now == seen.rows, seen
 
@@ -234,14 +235,14 @@ class Play:
     def _rows(self, table: str) -> list[Row]:
         return self.world.tables.get(table, Table()).rows()
 
-    def _of(self, definition: Definition) -> Counter[Row]:
+    def _of(self, definition: TableDefinition) -> Counter[Row]:
         rows = self._rows(definition.table)
         return Counter(row for row in rows if row.topic == definition.topic)
 
     def _upto(self, table: str, at: Position) -> frozenset[Row]:
         return frozenset(row for row in self._rows(table) if row.at <= at)
 
-    def _all_rows(self, definition: Definition) -> list[Row]:
+    def _all_rows(self, definition: TableDefinition) -> list[Row]:
         """Give what a topic's table must hold in the end, by one pass over all that was landed."""
         if not all(name in self.world.tables for name in definition.depends_on):
             return []  # not one row came to a table that it reads: that one is not built
@@ -294,8 +295,8 @@ def one_table(*moves: Move, maxstep: int = 2) -> Scenario:
     return Scenario(
         (landed,),
         (
-            Definition("stage.s", Processor.SOURCE),
-            Definition("fact.t", Processor.STEP, depends_on=("stage.s",), maxstep=maxstep),
+            TableDefinition("stage.s", Processor.SOURCE),
+            TableDefinition("fact.t", Processor.STEP, depends_on=("stage.s",), maxstep=maxstep),
         ),
         ("exact",),
         (),
@@ -364,7 +365,7 @@ def test_only_a_kill_after_the_write_doubles_rows_where_repeats_are_not_skipped(
 
 def _open_block_is_written(play: Play) -> bool:
     offset = play.store.offsets.get("fact.t")
-    recorded = play.lake.recorded(play.definitions["fact.t"])
+    recorded = play.lake.recorded("fact.t", "fact.t")
     return offset is not None and offset.block is not None and recorded.seq == offset.block.seq
 
 

@@ -16,6 +16,7 @@ from tidegate.model.messages import (
     Accepted,
     Assign,
     Cancel,
+    Channel,
     Failed,
     Finished,
     Heartbeat,
@@ -29,12 +30,11 @@ from tidegate.model.messages import (
     StreamFinished,
     StreamStarted,
     StreamStats,
-    Topic,
     TopologyStart,
     TopologyStop,
+    channel_of,
     parse,
     render,
-    topic_of,
 )
 
 from .profile import examples
@@ -81,10 +81,10 @@ def _of(kind: type[Message]) -> st.SearchStrategy[Message]:
 
 
 MESSAGES = st.sampled_from(KINDS).flatmap(_of)
-TOPICS = st.sampled_from(Topic)
+TOPICS = st.sampled_from(Channel)
 
 
-def survives(topic: Topic, body: bytes) -> Message | None:
+def survives(topic: Channel, body: bytes) -> Message | None:
     """Read a body; nothing but Malformed, in one line, may come of it."""
     try:
         message = parse(topic, body)
@@ -102,18 +102,18 @@ def survives(topic: Topic, body: bytes) -> Message | None:
 @examples(400)
 @given(MESSAGES)
 def test_what_is_written_is_read_again(message: Message) -> None:
-    assert parse(topic_of(message), render(message)) == message
+    assert parse(channel_of(message), render(message)) == message
 
 
 @examples(300)
 @given(TOPICS, st.binary(max_size=200))
-def test_any_bytes_are_survived(topic: Topic, body: bytes) -> None:
+def test_any_bytes_are_survived(topic: Channel, body: bytes) -> None:
     survives(topic, body)
 
 
 @examples(300)
 @given(TOPICS, VALUES)
-def test_any_json_is_survived(topic: Topic, value: object) -> None:
+def test_any_json_is_survived(topic: Channel, value: object) -> None:
     survives(topic, orjson.dumps(value))
 
 
@@ -129,7 +129,7 @@ def test_a_message_with_one_value_changed_is_read_or_refused(
         del body[section][name]
     else:
         body[section][name] = data.draw(VALUES | st.integers() | st.just("\0"))
-    survives(topic_of(message), json.dumps(body).encode())
+    survives(channel_of(message), json.dumps(body).encode())
 
 
 @examples(400)
@@ -147,16 +147,16 @@ def test_a_message_with_its_bytes_damaged_is_read_or_refused(
                 body[at:at] = data.draw(st.binary(max_size=3))
             case _ if len(body) > 1:
                 del body[at]
-    survives(topic_of(message), bytes(body))
+    survives(channel_of(message), bytes(body))
 
 
 @examples(100)
 @given(MESSAGES, TOPICS)
-def test_extra_fields_change_nothing(message: Message, topic: Topic) -> None:
+def test_extra_fields_change_nothing(message: Message, topic: Channel) -> None:
     body = json.loads(render(message))
     for section in (body, body["info"], body["payload"]):
         section["extra"] = [{"deep": None}]
-    if topic is topic_of(message):
+    if topic is channel_of(message):
         assert parse(topic, json.dumps(body).encode()) == message
     else:
         with pytest.raises(Malformed):

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.model.execution import Block, Offset, OffsetState
-from tidegate.model.facts import Ahead, Facts, Look
-from tidegate.model.lineage import Processor
-from tidegate.model.outlook import Net, Outlook, look_ahead
-from tidegate.model.plan import make_plan
-from tidegate.model.position import START, Position
+from tidegate.model.looks import Ahead, Look
+from tidegate.model.position import START, Block, Offset, OffsetState, Position
+from tidegate.tables.definition import Processor
+from tidegate.tables.graph import LineageGraph
+from tidegate.tables.plan import Facts, make_plan
+from tidegate.tables.planner import KeptPlan, keep_plan
 
 from .profile import examples
 from .scenarios import scenarios
@@ -161,7 +161,7 @@ def _later(facts: Facts, milliseconds: int) -> Facts:
     return replace(facts, now=facts.now + milliseconds, looks=looks)
 
 
-def _require_the_same(kept: Outlook, facts: Facts) -> None:
+def _require_the_same(kept: KeptPlan, facts: Facts) -> None:
     whole = make_plan(facts)
     assert kept.due == {verdict.topic for verdict in whole.due}
     assert kept.verdicts(list(whole.verdicts)) == whole.verdicts
@@ -170,24 +170,24 @@ def _require_the_same(kept: Outlook, facts: Facts) -> None:
 @given(_first(), st.data())
 @examples(300)
 def test_what_is_kept_is_what_a_new_plan_says(first: Facts, data: st.DataObject) -> None:
-    net = Net.of(first.definitions)
-    facts, kept = first, look_ahead(first, net, None)
+    net = LineageGraph.of(first.definitions)
+    facts, kept = first, keep_plan(first, net, None)
     _require_the_same(kept, facts)
     for _ in range(data.draw(st.integers(1, 12))):
         draw = data.draw
         facts = _later(facts, draw(st.sampled_from([0, 1, 1, 2, 5, 12, 40, -3])))
         for _ in range(draw(st.integers(0, 2))):
             facts = replace(facts, **draw(st.sampled_from(_MOVES))(facts, draw))
-        kept = look_ahead(facts, net, kept)
+        kept = keep_plan(facts, net, kept)
         _require_the_same(kept, facts)
 
 
 @given(_first())
 @examples(100)
 def test_nothing_is_missed_while_time_goes_by_alone(first: Facts) -> None:
-    net = Net.of(first.definitions)
-    facts, kept = first, look_ahead(first, net, None)
+    net = LineageGraph.of(first.definitions)
+    facts, kept = first, keep_plan(first, net, None)
     for _ in range(100):
         facts = _later(facts, 1)
-        kept = look_ahead(facts, net, kept)
+        kept = keep_plan(facts, net, kept)
         assert kept.due == {verdict.topic for verdict in make_plan(facts).due}

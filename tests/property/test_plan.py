@@ -5,11 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.model.execution import Offset
-from tidegate.model.facts import Facts
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.plan import Plan, make_plan
-from tidegate.model.position import START, Position
+from tidegate.model.position import START, Offset, Position
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.plan import Facts, Plan, make_plan
 
 from .lake import ModelLake, Row, Table, World
 from .profile import examples
@@ -51,7 +49,7 @@ class Planning:
     def offset(self, topic: str) -> Offset:
         return self.offsets.get(topic) or Offset(topic, START)
 
-    def take(self, definition: Definition, plan: Plan) -> None:
+    def take(self, definition: TableDefinition, plan: Plan) -> None:
         """Take a block, if one is due, the way that a Step would."""
         verdict, before = plan.verdicts[definition.topic], self.offset(definition.topic)
         if not verdict.due or verdict.limits is None:

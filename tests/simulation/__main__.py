@@ -1,4 +1,8 @@
-"""`python -m tests.simulation --seeds N --start M [--without GUARD]`: play seeds on all cores."""
+"""`python -m tests.simulation --seeds N --start M`: play seeds on all cores, then test the guards.
+
+Where every seed holds its promises, each guard is taken away in turn, and seeds are played until
+one breaks a promise for the lack of it. `--without GUARD` does that for one guard alone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from .guards import Guard
+from .guards import MOST_NEEDED, Guard
 from .play import Verdict, play
 
 _AT_ONCE = 8
@@ -38,15 +42,31 @@ def main() -> int:
     began = time.monotonic()
     played, broken = _play(seeds, missing, asked.processes)
     took = time.monotonic() - began
-    if broken is None:
-        print(f"{played} seeds from {asked.start}: every promise held ({took:.0f} s)")
+    if broken is not None:
+        _tell_of(broken, played, missing, whole=asked.story)
+        return 1
+    print(f"{played} seeds from {asked.start}: every promise held ({took:.0f} s)")
+    if missing is not None or asked.no_search:
         return 0
-    lines = broken.story if asked.story else broken.story[-_SHOWN:]
-    print("\n".join(lines))
+    needless = [guard for guard in Guard if not _is_needed(guard, asked.start, asked.processes)]
+    return 1 if needless else 0
+
+
+def _tell_of(broken: Verdict, played: int, missing: Guard | None, *, whole: bool) -> None:
+    print("\n".join(broken.story if whole else broken.story[-_SHOWN:]))
     print(f"seed {broken.seed} broke a promise, the first of {played} seeds: {broken.broken}")
     without = f" --without {missing.name}" if missing else ""
     print(f"alone: python -m tests.simulation --seeds 1 --start {broken.seed} --story{without}")
-    return 1
+
+
+def _is_needed(guard: Guard, start: int, processes: int) -> bool:
+    """Search a seed that breaks a promise without a guard, and name it."""
+    _, broken = _play(range(start, start + MOST_NEEDED), guard, processes)
+    if broken is None:
+        print(f"without {guard.name}: {MOST_NEEDED} seeds from {start} held every promise")
+        return False
+    print(f"without {guard.name}: seed {broken.seed} broke a promise: {broken.broken}")
+    return True
 
 
 def _fix_the_order_of_sets() -> None:
@@ -66,7 +86,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=_count, default=os.cpu_count() or 1)
     parser.add_argument("--story", action="store_true", help="print all of a failing seed's story")
     parser.add_argument(
-        "--without", choices=[guard.name for guard in Guard], help="take a guard away: must fail"
+        "--without", choices=[guard.name for guard in Guard], help="take one guard away: must fail"
+    )
+    parser.add_argument(
+        "--no-search", action="store_true", help="play the seeds, and leave the guards alone"
     )
     return parser.parse_args()
 

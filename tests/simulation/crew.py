@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.kinds import counting
+from tests.kinds.counting import CountDefinition, CountPlanner, CountRunner
 from tests.property.lake import Idle, ModelLake, Silent
-from tidegate.model.lineage import Processor
+from tidegate.control.executor import Executor
+from tidegate.control.foreground import Foreground
+from tidegate.control.lifecycle import Lifecycle
+from tidegate.control.manager import Manager
+from tidegate.control.slot import BusReporter, NoReporter
+from tidegate.control.worker import Identity, Worker
+from tidegate.model.flow import Kind
+from tidegate.model.instances import Pace
 from tidegate.model.messages import (
     Accepted,
     Assign,
@@ -20,21 +29,17 @@ from tidegate.model.messages import (
     Started,
     parse,
 )
-from tidegate.model.pace import Pace
-from tidegate.ports import Reporter
-from tidegate.services.care import Care
-from tidegate.services.executor import Executor
-from tidegate.services.foreground import Foreground
-from tidegate.services.lifecycle import Lifecycle
-from tidegate.services.lookout import Lookout
-from tidegate.services.manager import Manager
-from tidegate.services.reporter import BusReporter, Silence
-from tidegate.services.shadows import Shadows
-from tidegate.services.worker import Identity, Worker
+from tidegate.ports.kinds import Planner, Reporter, Runner
 from tidegate.store import SqlStore
+from tidegate.store.definitions import ReadDefinition
+from tidegate.tables.definition import TableDefinition, as_table
+from tidegate.tables.planner import TablePlanner
+from tidegate.tables.rebuild import Shadows
+from tidegate.tables.runner import TableRunner
 
 from .database import Database, played_store
 from .heap import Heap
+from .landing import PlayedLanding
 from .network import Network, PlayedBus
 from .process import Process
 from .sea import Jvm, Loader, Sea, Shore
@@ -48,6 +53,11 @@ PACE = Pace(
     drain=3_000,
     pause_after=1_000_000,
 )
+KINDS: Mapping[Kind, ReadDefinition] = {
+    Kind.TABLE: TableDefinition.from_dict,
+    counting.KIND: CountDefinition.from_dict,
+}
+"""The kinds of flow that are played, and how their definitions are read back."""
 _LOOK_AGAIN_SECONDS = 0.5
 LONGEST_LINGER = 4_000
 """Milliseconds that a JVM outlives its process."""
@@ -145,31 +155,41 @@ class Harbour:
 
     def _manager(self, member: Member, bus: PlayedBus) -> Manager:
         process = member.process
+        store = self._store(process)
         return Manager(
-            self._store(process),
+            store,
             bus,
-            ModelLake(Shore(process, self.sea)),
+            lambda: self._planners(process, store),
             PlayedHolders(process, self),
             process,
             PACE,
             member.life,
         )
 
-    def start_run(self, topics: Collection[str]) -> Member:
+    def _planners(self, process: Process, store: SqlStore) -> Mapping[Kind, Planner]:
+        lake, holders = ModelLake(Shore(process, self.sea)), PlayedHolders(process, self)
+        return {
+            Kind.TABLE: TablePlanner(None, store, lake, holders, process),
+            counting.KIND: CountPlanner(store, process),
+        }
+
+    def start_run(self, flows: Collection[str]) -> Member:
         """Start a run by hand, as `tidegate run` does when it finds no manager."""
         member = self._join("run", has_jvm=True)
         process = member.process
-        store, shore = self._store(process), Shore(process, self.sea)
-        lake, holders = ModelLake(shore), PlayedHolders(process, self)
-        executor = self._executor(member, store, Silence())
+        store, lake = self._store(process), ModelLake(Shore(process, self.sea))
+        holders = PlayedHolders(process, self)
+        executor = self._executor(member, store, NoReporter())
 
         def run() -> None:
-            applied = store.lineages.current()
-            definitions = {topic: one.definition for topic, one in applied.items()}
-            lookout = Lookout(definitions, store, lake, holders, process)
-            care = Care(store, Idle(), executor, process)
+            applied = store.definitions.current(Kind.TABLE)
+            definitions = {topic: as_table(one.definition) for topic, one in applied.items()}
+            planners: list[Planner] = [
+                TablePlanner(definitions, store, lake, holders, process),
+                CountPlanner(store, process),
+            ]
             shadows = Shadows(store, lake, holders, process)
-            Foreground(lookout, executor, store, process, Silent(), care, shadows).run(topics)
+            Foreground(planners, executor, Silent(), shadows.sweep).run(flows)
             self.tell(f"{process.name} is done")
             self.heap.after(0, member.kill)
 
@@ -177,23 +197,33 @@ class Harbour:
         return member
 
     def _store(self, process: Process) -> SqlStore:
-        return played_store(self.database, self.operator, process)
+        return played_store(self.database, self.operator, process, KINDS)
 
     def _executor(self, member: Member, store: SqlStore, reporter: Reporter) -> Executor:
         process, jvm = member.process, member.jvm
-        lake = ModelLake(Shore(process, self.sea))
-        loader = Loader(process, jvm, store, lake)
         return Executor(
             store,
-            lake,
-            {Processor.STEP: loader, Processor.RELOAD: loader},
-            loader,
+            self._runners(member, store),
             PlayedHolders(process, self),
             process,
             reporter,
             PACE.pause_after,
             lambda: jvm.alive,
         )
+
+    def _runners(self, member: Member, store: SqlStore) -> Mapping[Kind, Runner]:
+        process, jvm = member.process, member.jvm
+        lake = ModelLake(Shore(process, self.sea))
+        loader = Loader(process, jvm, store, lake)
+
+        def before_block(_execution_id: str) -> None:
+            process.pass_by()
+            self.sea.may_fail()
+
+        return {
+            Kind.TABLE: TableRunner(store, lake, loader, loader, Idle(), process),
+            counting.KIND: CountRunner(PlayedLanding(process, jvm), jvm.interrupt, before_block),
+        }
 
     def _worker(self, member: Member, bus: PlayedBus, slots: int) -> Worker:
         process, jvm = member.process, member.jvm
@@ -210,7 +240,6 @@ class Harbour:
             PACE,
             member.life,
             lives=lambda: jvm.alive,
-            tidy=lambda topic: None,  # noqa: ARG005
         )
 
     def start_foreign(self) -> Process:
@@ -267,7 +296,7 @@ class Foreign:
         self._process.spawn("heart", self._beat)
         while True:
             for delivery in inbox.receive(60.0):
-                message = parse(delivery.topic, delivery.body)
+                message = parse(delivery.channel, delivery.body)
                 if isinstance(message, Assign):
                     self._run(message)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -21,12 +21,12 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
 from tidegate.errors import StoreAway
-from tidegate.store import SqlStore, open_store
-from tidegate.store.backend import Backend
-from tidegate.store.reader import Reader
+from tidegate.model.flow import Kind
+from tidegate.store import SqlStore, open_store, store_over
+from tidegate.store.backends import Backend
+from tidegate.store.definitions import ReadDefinition
 from tidegate.store.schema import metadata
-from tidegate.store.sql import store_over
-from tidegate.store.writer import Writer
+from tidegate.store.writer import Reader, Writer
 
 from .process import Process
 
@@ -41,7 +41,7 @@ def _template(triggers: tuple[str, ...]) -> bytes:
     """Give a file with the schema and some triggers in it, and nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
-        open_store(f"sqlite:///{path}").close()
+        open_store(f"sqlite:///{path}", {}).close()
         with closing(sqlite3.connect(path)) as connection:
             for trigger in (*triggers, *_notices()):
                 connection.execute(trigger)
@@ -229,16 +229,18 @@ def _require_there(database: Database, process: Process) -> None:
         raise StoreAway("the store is away")
 
 
-def calm_store(database: Database) -> SqlStore:
+def calm_store(database: Database, kinds: Mapping[Kind, ReadDefinition]) -> SqlStore:
     """Give a store that never fails and takes no time, for people and for checks."""
     backend = cast(Backend, _NoBackend())
-    return store_over(backend, PlayedReader(database), PlayedWriter(database, None))
+    return store_over(backend, PlayedReader(database), PlayedWriter(database, None), kinds)
 
 
-def played_store(database: Database, calm: SqlStore, process: Process) -> SqlStore:
+def played_store(
+    database: Database, calm: SqlStore, process: Process, kinds: Mapping[Kind, ReadDefinition]
+) -> SqlStore:
     """Give a process its store: what it writes goes its own way, what it reads is read once."""
     backend, reader = cast(Backend, _NoBackend()), PlayedReader(database, process)
-    store = store_over(backend, reader, PlayedWriter(database, process))
+    store = store_over(backend, reader, PlayedWriter(database, process), kinds)
     nouns = {
         noun: Remembered(getattr(store, noun), getattr(calm, noun), tables, database, process)
         for noun, tables in _READ_FROM.items()
@@ -247,12 +249,12 @@ def played_store(database: Database, calm: SqlStore, process: Process) -> SqlSto
 
 
 _READ_FROM = {
-    "lineages": {"lineage", "lineage_history"},
+    "definitions": {"lineage", "lineage_history"},
     "offsets": {"offsets"},
     "executions": {"etl_executions"},
     "failures": {"failed_rows"},
     "instances": {"etl_instances"},
-    "wishes": {"flow_wishes"},
+    "controls": {"flow_controls"},
 }
 """The nouns that services read again and again, and the tables that they read."""
 _READS = {"current", "stamp", "stamps", "all", "get", "open", "some", "list", "counts", "waiting"}

@@ -121,7 +121,7 @@ class Faults:
         held = self._harbour.database.ask("SELECT topic FROM offsets WHERE hostid <> ''")
         for (topic,) in held:
             self._harbour.tell(f"{topic} is unlocked by hand")
-            self._harbour.operator.offsets.unlock(topic, int(self._harbour.heap.now))
+            self._harbour.operator.blocks.unlock(topic, int(self._harbour.heap.now))
 
     def terminate(self) -> str:
         member = self._one()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tidegate.model.messages import Message, Topic, key_of, render, topic_of
-from tidegate.ports import Delivery, Parcel
+from tidegate.model.messages import Channel, Message, channel_of, key_of, render
+from tidegate.ports.store import Delivery, OutgoingMessage
 
 from .process import Letters, Process
 
@@ -39,7 +39,7 @@ class Network:
 
     def send(self, message: Message) -> None:
         """Let a message come to whoever listens then, or not."""
-        topic, key, body = topic_of(message), key_of(message), render(message)
+        topic, key, body = channel_of(message), key_of(message), render(message)
         weather, chance = self.weather, self.chance
         copies = 1 + (chance.random() < weather.doubled)
         for _ in range(copies):
@@ -48,8 +48,8 @@ class Network:
             delay = chance.random() ** 3 * weather.longest
             self._after(delay, lambda: self._arrive(topic, key, body))
 
-    def _arrive(self, topic: Topic, key: str, body: bytes) -> None:
-        if topic is Topic.CONTROL:
+    def _arrive(self, topic: Channel, key: str, body: bytes) -> None:
+        if topic is Channel.CONTROL:
             for worker in self._workers:
                 worker.hear(key, Delivery(topic, body, "0"))
             return
@@ -149,14 +149,14 @@ class PlayedBus:
         self._network = network
         self._process = process
 
-    def create_topics(self) -> None: ...
+    def create_channels(self) -> None: ...
 
     def publish(self, messages: Sequence[Message]) -> None:
         self._process.require_life()
         for message in messages:
             self._network.send(message)
 
-    def enclose(self, _messages: Sequence[Message]) -> Sequence[Parcel]:
+    def enclose(self, _messages: Sequence[Message]) -> Sequence[OutgoingMessage]:
         return ()
 
     def announce(self, messages: Sequence[Message]) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from unittest.mock import patch
 
 from sqlalchemy import Connection
 
+from tests.kinds.counting import CountDefinition
 from tests.property.lake import Row, Table
-from tidegate.model.assignment import queued
-from tidegate.model.lineage import Definition, Processor
-from tidegate.store import executions, instances
+from tidegate.model.execution import queued
+from tidegate.model.flow import Definition
+from tidegate.store import executions, fleet
+from tidegate.tables.definition import Processor, TableDefinition
 
-from .crew import PACE, Harbour, Member
+from .crew import KINDS, PACE, Harbour, Member
 from .database import Database, calm_store
 from .faults import SLOW, Faults
 from .guards import Guard, without
@@ -34,6 +36,8 @@ CALM = 3 * PACE.dead_after
 LOOK_EVERY = 500
 LEFT_OVER = 30_000
 """For the work itself, which goes on then."""
+COUNTED = "stage.counted"
+"""The table that a flow of another kind lands its rows in."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,12 @@ class _Play:
         sea.skips_repeats = missing is not Guard.TRANSACTION
         network = Network(heap.after, chance)
         self._harbour = Harbour(
-            heap, chance, database, network, sea, self._tell, calm_store(database)
+            heap, chance, database, network, sea, self._tell, calm_store(database, KINDS)
         )
+        self._counts = list(self._counted())
         self._definitions = {one.topic: one for one in self._lineage()}
-        self._harbour.operator.lineages.apply(list(self._definitions.values()), (), "play", BEGIN)
-        self._witness = Witness(database, sea, self._definitions, self._tell)
+        self._apply([*self._definitions.values(), *self._counts])
+        self._witness = Witness(database, sea, self._definitions, self._counts, self._tell)
         self._crew: list[Member] = []
         self._faults = Faults(self._harbour, chance, lambda: self._crew)
         self._faults.unlocks = sea.atomic = chance.random() < 0.3
@@ -77,12 +82,20 @@ class _Play:
     def _tell(self, what: str) -> None:
         self._story.append(f"{(self._heap.now - BEGIN) / 1000:6.2f} {what}")
 
-    def _lineage(self) -> Iterator[Definition]:
+    def _apply(self, definitions: Sequence[Definition]) -> None:
+        at = int(self._heap.now)
+        self._harbour.operator.definitions.apply(definitions, (), "play", at)
+
+    def _lineage(self) -> Iterator[TableDefinition]:
         """A source with one or two tables of it, in a chain or side by side."""
         chance = self._chance
-        yield Definition("stage.s", Processor.SOURCE)
-        yield Definition("stage.dim", Processor.SOURCE)
+        yield TableDefinition("stage.s", Processor.SOURCE)
+        yield TableDefinition("stage.dim", Processor.SOURCE)
         base = "stage.s"
+        if self._counts and chance.random() < 0.5:
+            # What is landed is built from, too: it must never come in behind what was taken.
+            yield TableDefinition(COUNTED, Processor.SOURCE)
+            yield self._step("fact.numbers", COUNTED)
         for number in range(chance.randint(1, 2)):
             match chance.choice(["chain", "chain", "tags", "checked"]):
                 case "chain":
@@ -96,8 +109,8 @@ class _Play:
 
     def _step(
         self, topic: str, base: str, *, tagged: bool = False, unwaited: tuple[str, ...] = ()
-    ) -> Definition:
-        return Definition(
+    ) -> TableDefinition:
+        return TableDefinition(
             topic,
             Processor.STEP,
             depends_on=(base,),
@@ -107,6 +120,19 @@ class _Play:
             maxstep=self._chance.choice([2, 3, 1_000]),
             tagged=tagged,
         )
+
+    def _counted(self) -> Iterator[CountDefinition]:
+        """A flow of another kind than tables, or none."""
+        chance = self._chance
+        if chance.random() < 0.6:
+            goals = {thing: chance.randint(1, 7) for thing in ("apples", "pears")}
+            yield CountDefinition(
+                "count-fruit",
+                COUNTED,
+                goals,
+                at_once=chance.choice([1, 2, 5]),
+                blocks=chance.choice([1, 2, 4]),
+            )
 
     def run(self) -> Verdict:
         self._arrange()
@@ -132,6 +158,9 @@ class _Play:
         for role in roles:
             self._keep_up(role, chance.randint(1, 2))
         self._land_rows()
+        for one in self._counts:
+            if chance.random() < 0.5:
+                heap.at(BEGIN + chance.uniform(0, TROUBLE), partial(self._count_on, one))
         if chance.random() < 0.3:
             self._foreign()
         if chance.random() < 0.5:
@@ -159,7 +188,7 @@ class _Play:
 
     def _run_by_hand(self) -> None:
         topics = [t for t, d in self._definitions.items() if d.processor is Processor.STEP]
-        member = self._harbour.start_run(topics)
+        member = self._harbour.start_run([*topics, *(one.name for one in self._counts)])
         member.process.slow = self._chance.choice([0.0, SLOW])
         self._crew.append(member)
         member.process.on_death.append(lambda: self._crew.remove(member))
@@ -181,6 +210,14 @@ class _Play:
         self._tell(f"orders {first} to {self._landed} land")
         rows = [Row(now, id, f"s{id}") for id in range(first, self._landed + 1)]
         self._harbour.sea.land("stage.s", rows)
+
+    def _count_on(self, known: CountDefinition) -> None:
+        """Let more be counted, and another thing."""
+        more = {thing: goal + 2 for thing, goal in known.goals.items()} | {"quinces": 3}
+        wanted = replace(known, goals=more)
+        self._tell(f"{known.name} counts on, to {more}")
+        self._witness.wants(wanted)
+        self._apply([wanted])
 
     def _land_customer(self, id: int) -> None:
         self._harbour.sea.land("stage.dim", [Row(int(self._heap.now), id, f"dim{id}")])
@@ -216,7 +253,7 @@ def _leaders_watched(witness: Witness) -> Iterator[None]:
 
     with (
         patch.object(executions, "require_term", watched),
-        patch.object(instances, "require_term", watched),
+        patch.object(fleet, "require_term", watched),
     ):
         yield
 

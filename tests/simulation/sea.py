@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from zlib import crc32
 
 from tests.property.lake import ModelLake, Row, Table, transformed
-from tidegate.model.execution import Measures, Outcome, Work
-from tidegate.model.failed import FailedRow, Seen, Settled, settle_appended
-from tidegate.model.lineage import Definition, Processor
+from tidegate.model.entities import FailedRow
+from tidegate.model.execution import Outcome
 from tidegate.model.position import Position
-from tidegate.ports import Recorded, Store
+from tidegate.model.records import Measures
+from tidegate.ports.outside import Recorded
+from tidegate.ports.store import Store
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.runner import Load
+from tidegate.tables.settling import Seen, Settled, settle_appended
 
 from .process import Letters, Process
 
@@ -49,29 +53,33 @@ class Sea:
     def end(self, table: str, jvm: Jvm) -> None:
         self._writing[table].remove(jvm)
 
-    def write(self, load: Load) -> None:
-        """Commit a load, unless the table has its block already: then nothing happens, silently."""
-        definition, block = load.work.definition, load.work.block
-        table = self.tables.setdefault(definition.table, Table())
-        recorded = table.transactions.get(definition.topic, Recorded(0))
-        if self.skips_repeats and recorded.seq >= block.seq:
+    def may_fail(self) -> None:
+        if self.chance.random() < self.fails:
+            raise RuntimeError("Spark failed")
+
+    def write(self, write: Write) -> None:
+        """Commit a write, unless the table has its block already: then nothing, silently."""
+        table = self.tables.setdefault(write.table, Table())
+        recorded = table.transactions.get(write.writer, Recorded(0))
+        if self.skips_repeats and recorded.seq >= write.record.seq:
             return
-        reload = definition.processor is Processor.RELOAD
-        table.commit(load.rows, "exact", overwrite=reload)
-        table.transactions[definition.topic] = Recorded(
-            block.seq, block.last, block.next, table.version, load.work.execution.id, len(load.rows)
-        )
+        table.commit(write.rows, "exact", overwrite=write.overwrite)
+        table.transactions[write.writer] = replace(write.record, version=table.version)
         for hook in self.on_write:
-            hook(definition.topic)
+            hook(write.writer)
 
 
 @dataclass
-class Load:
-    """A write that a JVM has been given."""
+class Write:
+    """What a JVM has been given to write."""
 
-    work: Work
+    table: str
+    writer: str
+    record: Recorded
+    """What the table is to say of it, but for its version."""
     rows: Sequence[Row]
     answer: Letters
+    overwrite: bool = False
     given_up: bool = False
 
 
@@ -83,46 +91,56 @@ class Jvm:
     sea: Sea
     alive: bool = True
     stopped_until: float = 0
-    _loads: list[Load] = field(default_factory=list)
+    _writes: list[Write] = field(default_factory=list)
 
-    def write(self, load: Load, now: Callable[[], float]) -> None:
+    def require_life(self) -> None:
+        if not self.alive:
+            raise RuntimeError("Spark's process is gone")
+
+    def commit(self, write: Write, process: Process) -> None:
+        """Have something written for a process, and wait for it; raises where it is given up."""
+        self._begin(write, lambda: process.monotonic() * 1000)
+        if not write.answer.receive(None):
+            raise RuntimeError("the write was given up")
+
+    def _begin(self, write: Write, now: Callable[[], float]) -> None:
         if not self.alive:
             # It died since it was last asked: whoever calls it hears that nobody answers.
-            load.answer.put(False)
+            write.answer.put(False)
             return
-        self._loads.append(load)
-        self.sea.begin(load.work.definition.table, self)
+        self._writes.append(write)
+        self.sea.begin(write.table, self)
         long = self.sea.chance.random() ** 4 * LONGEST_LOAD
-        self.sea.after(1 + long, lambda: self._land(load, now))
+        self.sea.after(1 + long, lambda: self._land(write, now))
 
-    def _land(self, load: Load, now: Callable[[], float]) -> None:
-        if load not in self._loads:
+    def _land(self, write: Write, now: Callable[[], float]) -> None:
+        if write not in self._writes:
             return
         if self.stopped_until > now():
-            self.sea.after(self.stopped_until - now(), lambda: self._land(load, now))
+            self.sea.after(self.stopped_until - now(), lambda: self._land(write, now))
             return
-        self._let_go(load)
-        if not load.given_up:
-            self.sea.write(load)
-        load.answer.put(not load.given_up)
+        self._let_go(write)
+        if not write.given_up:
+            self.sea.write(write)
+        write.answer.put(not write.given_up)
 
     def end(self) -> None:
         """Die; what was not committed by now never will be."""
         if not self.alive:
             return
         self.alive = False
-        for load in list(self._loads):
-            self._let_go(load)
-            load.answer.put(False)
+        for write in list(self._writes):
+            self._let_go(write)
+            write.answer.put(False)
 
-    def _let_go(self, load: Load) -> None:
-        self._loads.remove(load)
-        self.sea.end(load.work.definition.table, self)
+    def _let_go(self, write: Write) -> None:
+        self._writes.remove(write)
+        self.sea.end(write.table, self)
 
     def interrupt(self, execution_id: str) -> None:
-        for load in list(self._loads):
-            if load.work.execution.id == execution_id:
-                load.given_up = True
+        for write in list(self._writes):
+            if write.record.execution_id == execution_id:
+                write.given_up = True
 
 
 @dataclass(frozen=True)
@@ -145,7 +163,7 @@ class Shore:
 
 
 class Loader:
-    """Implements `ports.Runner` for Step and Reload."""
+    """Implements `tables.runner.Loads` for Step and Reload."""
 
     def __init__(self, process: Process, jvm: Jvm, store: Store, lake: ModelLake) -> None:
         self._process = process
@@ -157,69 +175,82 @@ class Loader:
         self._process.pass_by()
         self._jvm.interrupt(execution_id)
 
-    def run(self, work: Work) -> Outcome:
+    def run(self, load: Load) -> Outcome:
         sea = self._jvm.sea
         self._process.pass_by()
-        if not self._jvm.alive:
-            raise RuntimeError("Spark's process is gone")
-        recorded = self._lake.recorded(work.definition)
-        if sea.skips_repeats and recorded.seq >= work.block.seq:
+        self._jvm.require_life()
+        recorded = self._recorded(load)
+        if sea.skips_repeats and recorded.seq >= load.block.seq:
             found = (recorded.seq, recorded.last, recorded.next)
-            wanted = (work.block.seq, work.block.last, work.block.next)
-            assert found == wanted, f"{work.definition.topic} is at {found}, not at {wanted}"
-            return Outcome(recorded.rows or 0, recorded.version, None, "skipped")
-        self._may_fail()
-        rows = self._rows_to_write(work)
+            wanted = (load.block.seq, load.block.last, load.block.next)
+            assert found == wanted, f"{load.definition.topic} is at {found}, not at {wanted}"
+            return Outcome(recorded.rows or 0, "skipped", recorded.version)
+        sea.may_fail()
+        rows = self._rows_to_write(load)
         self._process.pass_by()
-        load = Load(work, rows, self._process.mailbox())
-        self._jvm.write(load, lambda: self._process.monotonic() * 1000)
-        if not load.answer.receive(None):
-            raise RuntimeError("the load was given up")
-        self._may_fail()
-        written = self._lake.recorded(work.definition)
-        assert written.seq == work.block.seq, "another block was written under the topic's name"
-        return Outcome(len(rows), written.version, Measures(work.execution.id, len(rows)))
+        self._jvm.commit(self._write_of(load, rows), self._process)
+        sea.may_fail()
+        written = self._recorded(load)
+        assert written.seq == load.block.seq, "another block was written under the topic's name"
+        measures = Measures(load.execution.id, len(rows))
+        return Outcome(len(rows), version=written.version, records=(measures,))
 
-    def _may_fail(self) -> None:
-        sea = self._jvm.sea
-        if sea.chance.random() < sea.fails:
-            raise RuntimeError("Spark failed")
+    def _recorded(self, load: Load) -> Recorded:
+        return self._lake.recorded(load.definition.table, load.definition.topic)
 
-    def _rows_to_write(self, work: Work) -> Sequence[Row]:
+    def _write_of(self, load: Load, rows: Sequence[Row]) -> Write:
+        definition, block = load.definition, load.block
+        record = Recorded(
+            block.seq,
+            block.last,
+            block.next,
+            execution_id=load.execution.id,
+            rows=len(rows),
+        )
+        return Write(
+            definition.table,
+            definition.topic,
+            record,
+            rows,
+            self._process.mailbox(),
+            overwrite=definition.processor is Processor.RELOAD,
+        )
+
+    def _rows_to_write(self, load: Load) -> Sequence[Row]:
         """As the engine does it: all at once; where a row fails, over the declared versions."""
-        if work.execution.attempt > 1 and not work.waiting:
+        if load.execution.attempt > 1 and not load.waiting:
             at = self._process.now()
-            self._store.failures.pend(work.execution, work.block.seq, [], at)
-        seen = self._view(work, work.block.versions if work.pinned else {})
-        if work.waiting or any(why for _, why in seen):
-            return self._with_care(work)
+            self._store.failures.pend(load.execution, load.block.seq, [], at)
+        seen = self._view(load, load.block.versions if load.pinned else {})
+        if load.waiting or any(why for _, why in seen):
+            return self._with_care(load)
         return [row for row, _ in seen]
 
-    def _with_care(self, work: Work) -> Sequence[Row]:
-        seen = self._view(work, work.block.versions)
-        settled = self._settle(work)
+    def _with_care(self, load: Load) -> Sequence[Row]:
+        seen = self._view(load, load.block.versions)
+        settled = self._settle(load)
         fresh = [_failed(row, why) for row, why in seen if why]
         at = self._process.now()
         rows = [*fresh, *settled.rows]
-        self._store.failures.pend(work.execution, work.block.seq, rows, at)
-        again = self._view(work, work.block.versions, work.waiting)
+        self._store.failures.pend(load.execution, load.block.seq, rows, at)
+        again = self._view(load, load.block.versions, load.waiting)
         allowed = [row for row, _ in again if (row.at, _hash(row)) in settled.allowed]
         return [*(row for row, why in seen if not why), *allowed]
 
-    def _settle(self, work: Work) -> Settled:
-        positions = {row.position for row in work.waiting}
-        table = self._jvm.sea.tables.get(work.definition.table, Table())
-        mine = [row for row in table.rows() if row.topic == work.definition.topic]
+    def _settle(self, load: Load) -> Settled:
+        positions = {row.position for row in load.waiting}
+        table = self._jvm.sea.tables.get(load.definition.table, Table())
+        mine = [row for row in table.rows() if row.topic == load.definition.topic]
         written = {(row.at, _hash(row)) for row in mine if row.at in positions}
-        again = self._view(work, work.block.versions, work.waiting)
+        again = self._view(load, load.block.versions, load.waiting)
         seen = [Seen(row.at, _hash(row), why, {"key": row.key}) for row, why in again]
-        return settle_appended(work.waiting, seen, written, work.definition.max_retries_per_entity)
+        return settle_appended(load.waiting, seen, written, load.definition.max_retries_per_entity)
 
     def _view(
-        self, work: Work, versions: Mapping[str, int], waiting: Iterable[FailedRow] | None = None
+        self, load: Load, versions: Mapping[str, int], waiting: Iterable[FailedRow] | None = None
     ) -> list[tuple[Row, str | None]]:
         """Give the rows of the block, or those that wait, each with what is wrong with it."""
-        definition, block = work.definition, work.block
+        definition, block = load.definition, load.block
         tables = self._jvm.sea.tables
         read = {
             name: tables[name].rows(versions.get(name)) if name in tables else []
@@ -241,7 +272,7 @@ class Loader:
         ]
 
 
-def why_it_fails(definition: Definition, row: Row, known: set[int]) -> str | None:
+def why_it_fails(definition: TableDefinition, row: Row, known: set[int]) -> str | None:
     """Every third order needs its customer."""
     if definition.unwaited and row.id % 3 == 0 and row.id not in known:
         return "no customer"

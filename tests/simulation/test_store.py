@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from tests.contract.scenes import KINDS
 from tests.contract.test_claims import *  # noqa: F403
 from tests.contract.test_ends import *  # noqa: F403
 from tests.contract.test_failures import *  # noqa: F403
@@ -27,7 +28,7 @@ def database() -> Database:
 
 @pytest.fixture
 def store(database: Database) -> SqlStore:
-    return calm_store(database)
+    return calm_store(database, KINDS)
 
 
 # Races of several connections: in a play one closure runs at a time.

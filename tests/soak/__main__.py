@@ -22,8 +22,7 @@ from tests.soak.mischief import EVERY_SECONDS, Mischief
 from tests.soak.places import bus_settings, store_settings
 from tests.soak.project import DEAD_AFTER_SECONDS, Tide, differences, write_project
 from tests.soak.verdict import Watch, ends_told, faults, is_at_rest, summary
-from tidegate.project import load_project
-from tidegate.wiring import Parts, open_parts
+from tidegate.wiring import Parts, open_parts, read_project
 
 TICK_SECONDS = 0.5
 REST_SECONDS = 600.0
@@ -75,7 +74,7 @@ def opened(wanted: Asked) -> Iterator[tuple[Folder, Parts]]:
         write_project(folder, store, bus)
         applied = folder.tidegate("apply")
         assert applied.returncode == 0, applied.stderr
-        yield folder, stack.enter_context(open_parts(load_project(folder.path)))
+        yield folder, stack.enter_context(open_parts(read_project(folder.path)))
 
 
 def soak(wanted: Asked, folder: Folder, parts: Parts) -> list[str]:
@@ -128,7 +127,7 @@ def rest(supervised: Supervised, tide: Tide, watch: Watch, parts: Parts) -> bool
 
 def stuck(parts: Parts) -> str:
     """Say what the plan says of topics that did not come to their end."""
-    plan = parts.lookout().plan(eager=False)
+    plan = parts.planner().plan(eager=False)
     return "; ".join(f"{topic}: {verdict.why}" for topic, verdict in plan.verdicts.items())
 
 

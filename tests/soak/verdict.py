@@ -10,7 +10,7 @@ from tests.soak.project import STEPS
 from tidegate.errors import StoreError
 from tidegate.model.execution import ExecutionState
 from tidegate.model.position import Position
-from tidegate.ports import Store
+from tidegate.ports.store import Store
 from tidegate.wiring import Parts
 
 _EVENTS = text(
@@ -57,7 +57,7 @@ def is_at_rest(parts: Parts, newest: Position, landed: int) -> bool:
     if not arrived or not landed or parts.store.executions.open():
         return False
     # A Reload that ended last may have begun before the last block of what it reads.
-    return not any(verdict.due for verdict in parts.lookout().plan(eager=True).verdicts.values())
+    return not any(verdict.due for verdict in parts.planner().plan(eager=True).verdicts.values())
 
 
 def faults(store: Store) -> list[str]:

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.projects import SPARK_CONF, Folder
-from tidegate.cli.progress import Silence
 from tidegate.cli.project import apply_changes, changes_of
-from tidegate.cli.rebuilding import chosen
-from tidegate.engine.session import SparkHost
-from tidegate.model.lineage import select
-from tidegate.project import load_project
-from tidegate.services.foreground import Report
-from tidegate.wiring import Parts, open_parts
+from tidegate.cli.running import NoProgress
+from tidegate.cli.tables import chosen
+from tidegate.ports.kinds import Report
+from tidegate.spark.session import SparkHost
+from tidegate.tables.graph import select
+from tidegate.wiring import Parts, open_parts, read_project
 
 
 @pytest.fixture(scope="session")
@@ -36,18 +35,18 @@ class Shop(Folder):
     def run(self, *selectors: str) -> Report:
         """Do what `tidegate run` does, without the price of another JVM."""
         with self._held() as parts:
-            topics = select(parts.project.definitions, selectors)
-            return parts.foreground(self.spark, Silence()).run(topics)
+            topics = select(parts.topics, selectors)
+            return parts.foreground(self.spark, NoProgress()).run(topics)
 
     def rebuild(self, topic: str) -> Report:
         """Do what `tidegate rebuild` does."""
         with self._held() as parts:
-            topics = chosen(parts.project.definitions, topic)
-            return parts.rebuilder(self.spark, Silence()).run(topics)
+            topics = chosen(parts.topics, topic)
+            return parts.rebuilder(self.spark, NoProgress()).run(topics)
 
     @contextmanager
     def _held(self) -> Iterator[Parts]:
-        project = load_project(self.path)
+        project = read_project(self.path)
         project.require_sound()
         with open_parts(project) as parts:
             apply_changes(parts, changes_of(parts))

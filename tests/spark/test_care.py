@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.projects import SPARK_CONF, entries, orders
+from tests.projects import SPARK_CONF, entries, orders, store_at
 from tests.spark.conftest import Shop
-from tidegate.engine.views import read_table
-from tidegate.store import SqlStore, open_store
+from tidegate.model.flow import Kind, Operation
+from tidegate.store import SqlStore
+from tidegate.tables.views import read_table
 
 VIEW = "SELECT pos, id, k, amount FROM stage.orders WHERE block(pos, id)"
 STEP: dict[str, Any] = {"depends_on": ["stage.orders"], "transforms": ["o"], "maxstep": 5}
@@ -58,7 +59,7 @@ def test_many_small_blocks_are_compacted_and_nobody_is_woken_by_it(shop: Shop) -
     shop.land("stage.orders", orders((n, n) for n in range(40)))
     report = shop.run("fact.orders")
     assert not report.failed
-    cared = [one for one in report.executions if one.flow_kind == "care"]
+    cared = [one for one in report.executions if one.operation is Operation.MAINTAIN]
     assert [one.comment for one in cared] == ["compacted 7 small files to 1"]
     assert files(shop, "fact.orders") == 2
     assert len(shop.rows("fact.orders", "id")) == 40
@@ -69,7 +70,8 @@ def test_many_small_blocks_are_compacted_and_nobody_is_woken_by_it(shop: Shop) -
     assert shop.run().executions == []
     shop.land("stage.orders", orders([(100, 100)]))
     (block, care) = shop.run("fact.orders").executions
-    assert (block.flow_kind, care.flow_kind) == ("table", "care")
+    assert (block.flow_kind, block.operation) == (Kind.TABLE, Operation.BUILD)
+    assert (care.flow_kind, care.operation) == (Kind.TABLE, Operation.MAINTAIN)
     newest = DeltaTable(shop.table("fact.orders")).history(1)[0]
     assert newest["operation"] == "OPTIMIZE"
     (offset,) = shop.json("offsets", "show", "fact.orders")
@@ -98,7 +100,11 @@ def test_what_an_open_block_reads_is_kept_and_then_deleted(shop: Shop) -> None:
 
     shop.land("stage.orders", orders((n, n) for n in range(5, 10)))
     vacuum_again(shop)
-    told = [one.comment for one in shop.run("fact.orders").executions if one.flow_kind == "care"]
+    told = [
+        one.comment
+        for one in shop.run("fact.orders").executions
+        if one.operation is Operation.MAINTAIN
+    ]
     assert len(told) == 1
     assert "compacted" in told[0]
     assert "no VACUUM: an open block reads the table as it was until 20" in told[0]
@@ -121,7 +127,7 @@ def test_what_an_open_block_reads_is_kept_and_then_deleted(shop: Shop) -> None:
 
 @contextmanager
 def store(shop: Shop) -> Iterator[SqlStore]:
-    with closing(open_store(f"sqlite:///{shop.path}/.tidegate/store.db")) as opened:
+    with closing(store_at(shop.path / ".tidegate" / "store.db")) as opened:
         yield opened
 
 

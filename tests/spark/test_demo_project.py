@@ -11,8 +11,7 @@ from examples.demo import CUSTOMERS_ARE_LATE, EXAMPLES, verify
 from examples.landing import TILLS_ARE_LATE
 from examples.landing import Shop as Landing
 from tests.spark.conftest import Shop
-from tidegate.project import load_project
-from tidegate.wiring import open_parts
+from tidegate.wiring import open_parts, read_project
 
 ORDERS = 2_000
 
@@ -38,6 +37,6 @@ def test_the_demo_shop_waits_for_late_customers_and_ends_with_every_row_once(sho
     second = shop.run()
 
     assert not second.failed
-    with open_parts(load_project(shop.path)) as parts:
+    with open_parts(read_project(shop.path)) as parts:
         rows = verify(session, parts, landing)
     assert rows["fact.orders"] == ORDERS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.projects import entries
 from tests.spark.conftest import Shop, forget_tables
-from tidegate.engine.session import SparkHost
+from tidegate.spark.session import SparkHost
 
 BIG = 2**63 - 1
 KEYED = ("keys", "chain")

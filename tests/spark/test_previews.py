@@ -6,10 +6,9 @@ import pytest
 
 from tests.projects import entries, orders
 from tests.spark.conftest import Shop
-from tidegate.cli.previews import Asked, plan_of, preview
+from tidegate.cli.tables import Asked, plan_of, preview
 from tidegate.errors import UnknownName
-from tidegate.project import load_project
-from tidegate.wiring import open_parts
+from tidegate.wiring import open_parts, read_project
 
 LINEAGE = entries(
     {
@@ -26,7 +25,7 @@ VIEW = "SELECT pos, id, twice(amount) AS amount FROM stage.orders WHERE block(po
 def test_a_block_is_shown_and_explained_and_nothing_is_written(shop: Shop) -> None:
     shop.write({"lineage.yaml": LINEAGE, "views/o.sql": VIEW})
     shop.land("stage.orders", orders((n, n) for n in range(10)))
-    with open_parts(load_project(shop.path)) as parts:
+    with open_parts(read_project(shop.path)) as parts:
         asked = Asked("O", None, "3,3", "5,5")
         columns, rows = preview(parts, shop.spark, asked, 20)
         assert columns == ["pos", "id", "amount"]
@@ -46,7 +45,7 @@ def test_a_view_is_shown_for_all_shards_or_for_one(shop: Shop) -> None:
         }
     )
     shop.land("stage.orders", orders((n, n) for n in range(10)))
-    with open_parts(load_project(shop.path)) as parts:
+    with open_parts(read_project(shop.path)) as parts:
         shown = {
             topic: preview(parts, shop.spark, Asked("o", topic, None, None), 20)[1]
             for topic in (None, "fact.orders", "fact.orders:0", "fact.orders:1")

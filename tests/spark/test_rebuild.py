@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from tests.projects import entries, orders
 from tests.spark.conftest import Shop
-from tidegate.services.foreground import Report
+from tidegate.ports.kinds import Report
 
 VIEW = """
 SELECT o.pos, o.id, o.k, o.amount * 2 AS amount, topic() AS built_by

@@ -12,19 +12,18 @@ from tests.projects import Folder, entries, orders
 STOPPED = """
 import json, sys
 from pathlib import Path
-from tidegate.cli.progress import Silence
+from tidegate.cli.running import NoProgress
 from tidegate.cli.project import apply_changes, changes_of
-from tidegate.project import load_project
-from tidegate.wiring import open_parts
+from tidegate.wiring import open_parts, read_project
 
-with open_parts(load_project(Path(sys.argv[1]))) as parts, parts.spark() as spark:
+with open_parts(read_project(Path(sys.argv[1]))) as parts, parts.spark() as spark:
     apply_changes(parts, changes_of(parts))
     parts.holders.hold()
     session = spark.fresh()
     before = spark.works()
     session.sparkContext._jsc.sc().stop()
     lived = spark.lives()
-    report = parts.foreground(spark, Silence()).run({"fact.orders"})
+    report = parts.foreground(spark, NoProgress()).run({"fact.orders"})
     offset = parts.store.offsets.get("fact.orders")
     print(json.dumps({
         "before": before,

@@ -10,7 +10,7 @@ import pytest
 from tests.projects import entries, orders
 from tests.spark.conftest import Shop
 from tidegate.model.execution import Execution
-from tidegate.services.foreground import Report
+from tidegate.ports.kinds import Report
 
 GOOD = {"table": "fact.good", "depends_on": ["stage.orders"], "transforms": ["good"]}
 GOOD_VIEW = "SELECT pos, id, amount FROM stage.orders WHERE block(pos, id)"

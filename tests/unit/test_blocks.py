@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.model.blocks import Cut, FileStatistics, Found, clusters, find_block, unknown
+from tidegate.model.looks import FileStatistics, unknown
 from tidegate.model.position import GREATEST, START, Position, before
+from tidegate.tables.block_finder import Cut, Found, clusters, find_block
 
 EVERYTHING = Position(GREATEST, GREATEST)
 

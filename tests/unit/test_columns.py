@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.model.columns import compare
+from tidegate.tables.writes import compare
 
 TABLE = {"pos": "bigint", "id": "bigint", "Amount": "double"}
 

@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.model.assignment import Due, assign, limits_of, new_execution, queued, queued_again
-from tidegate.model.execution import Execution, ExecutionState, Limits
-from tidegate.model.instance import Instance, InstanceStatus, clash, overdue
+from tidegate.model.execution import (
+    Execution,
+    ExecutionState,
+    advance,
+    new_execution,
+    queued,
+    queued_again,
+)
+from tidegate.model.flow import Flow, Kind
+from tidegate.model.instances import Due, Instance, InstanceStatus, assign, clash, overdue
 from tidegate.model.messages import (
     Accepted,
     ExecutionProgress,
@@ -19,7 +26,7 @@ from tidegate.model.messages import (
     Started,
 )
 from tidegate.model.position import Position
-from tidegate.model.progress import advance
+from tidegate.tables.plan import Limits, limits_of, with_limits
 
 ME = "5b0a9d20-5a7c-4f0b-9c44-0d8ab2b1b001"
 
@@ -55,12 +62,12 @@ class TestAssign:
         made = [Instance(f"{h}-{n}", host=h, kinds=("table",)) for n, h in enumerate(hosts)]
         return [replace(one, **more) for one in made]  # type: ignore[arg-type]
 
-    def due(self, *flows: str) -> list[Due]:
-        return [Due(flow, "table", flow.partition("#")[0]) for flow in flows]
+    def due(self, *ids: str) -> list[Due]:
+        return [Due(Flow(id, Kind.TABLE, id.partition("#")[0]), 0) for id in ids]
 
     def chosen(self, *args: object, **kwargs: object) -> dict[str, str]:
         found = assign(*args, **kwargs)  # type: ignore[arg-type]
-        return {one.due.flow: one.instance.id for one in found}
+        return {one.due.flow.id: one.instance.id for one in found}
 
     def test_the_least_loaded_host_comes_first(self) -> None:
         fleet = self.instances("a", "a", "b", "b")
@@ -97,16 +104,18 @@ class TestAssign:
         assert not self.chosen(self.due("x"), self.instances("a", **unfit), (), (), None)
 
     def test_all_tags_that_a_flow_wants_are_carried(self) -> None:
-        due = [Due("x", "table", "x", ("big", "ssd"))]
+        due = [Due(Flow("x", Kind.TABLE, "x", ("big", "ssd")), 0)]
         assert not self.chosen(due, self.instances("a", tags=("big",)), (), (), None)
         assert self.chosen(due, self.instances("a", tags=("ssd", "big", "new")), (), (), None)
 
 
 def test_what_the_plan_allows_survives_the_message() -> None:
     limits = Limits(5, Position(3, 4), 9, 8, retry=True)
-    made = new_execution("e", "fact.x", 1, limits=limits)
+    flow = Flow("fact.x", Kind.TABLE, "fact.x")
+    made = new_execution("e", flow, 1, told=with_limits(limits))
     assert limits_of(made.configuration) == limits
-    assert limits_of(new_execution("e", "fact.x", 1, limits=None).configuration) is None
+    made = new_execution("e", flow, 1, told=with_limits(None))
+    assert limits_of(made.configuration) is None
 
 
 def test_the_successor_of_a_lost_execution_is_the_same_whoever_makes_it() -> None:
@@ -136,7 +145,7 @@ class TestClash:
 class TestProgress:
     """(execution, message) → execution."""
 
-    START = Execution("e", "external", "external", "", ExecutionState.ASSIGNED, etl_worker=ME)
+    START = Execution("e", Kind.EXTERNAL, "external", "", ExecutionState.ASSIGNED, etl_worker=ME)
     ACCEPTED, STARTED = Accepted("e", ME, 1), Started("e", ME, 2)
     FINISHED, FAILED = Finished("e", ME, 3), Failed("e", ME, 3, "no")
     REJECTED = Rejected("e", ME, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tidegate.model.entities import (
     dataset_id,
@@ -12,17 +13,18 @@ from tidegate.model.entities import (
     task_started,
 )
 from tidegate.model.execution import Execution, ExecutionState
-from tidegate.model.lineage import Definition, Processor
+from tidegate.model.flow import Kind
+from tidegate.tables.definition import Processor, TableDefinition
 
 EXECUTION = Execution(
     "e-1",
-    "table",
+    Kind.TABLE,
     "fact.orders",
     "fact.orders",
     ExecutionState.RUNNING,
     started_at=1_700_000_000_123,
 )
-DEFINITION = Definition(
+DEFINITION = TableDefinition(
     "fact.orders",
     Processor.STEP,
     ("stage.orders", "stage.customers"),
@@ -47,9 +49,8 @@ def test_a_start_without_a_definition_is_still_a_start() -> None:
 
 
 def test_a_completion_counts_and_points_back_to_its_start() -> None:
-    done = task_completed(
-        EXECUTION, 7, succeeded=10, failed=2, retryable=True, at=1_700_000_001_000
-    )
+    ended = replace(EXECUTION, rows=10, failed=2)
+    done = task_completed(ended, 7, retryable=True, at=1_700_000_001_000)
     assert done["_id"] == done["event_type"] == "task-completed"
     assert done["task_started_location"] == 7
     assert done["start_time"] == STARTED["start_time"] < done["end_time"]
@@ -58,7 +59,9 @@ def test_a_completion_counts_and_points_back_to_its_start() -> None:
 
 
 def test_a_failure_says_why_and_took_nothing() -> None:
-    failed = task_failed(EXECUTION, 7, STARTED, reason="no such column", at=1_700_000_001_000)
+    failed = task_failed(
+        EXECUTION, 7, STARTED, reason="no such column", retryable=False, at=1_700_000_001_000
+    )
     assert failed["event_type"] == "task-failed"
     assert failed["reason_why_stopped"] == "no such column"
     assert failed["entities_succeeded"] == failed["entities_failed"] == 0

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.model.failed import (
-    FailedRow,
-    FailedState,
-    Seen,
-    over_limit,
-    settle_appended,
-    settle_keyed,
-    settle_reloaded,
-)
+from tidegate.model.entities import FailedRow, FailedState, over_limit
 from tidegate.model.position import Position
+from tidegate.tables.settling import Seen, settle_appended, settle_keyed, settle_reloaded
 
 HERE, THERE = Position(5, 1), Position(6, 2)
 ROW = FailedRow(HERE, 11, {"x": 1}, "no")

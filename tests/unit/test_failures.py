@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.engine.failures import sentence
+from tidegate.spark.session import sentence
 
 WRITE_FAILED = """An error occurred while calling o123.save.
 : org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to \

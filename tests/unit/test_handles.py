@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from tidegate.engine.handles import MOST_KEPT, Handles
+from tidegate.spark.delta_log import MOST_KEPT, Handles
 
 
 @pytest.fixture

@@ -18,13 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.holders import FlockHolders, _looked_at
-from tidegate.runtime import RealRuntime
+from tidegate.runtime import FlockHolders, RealRuntime, _looked_at
 
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from tidegate.holders import FlockHolders
+from tidegate.runtime import FlockHolders
 from tidegate.runtime import RealRuntime
 
 folder, pipe = sys.argv[1:]

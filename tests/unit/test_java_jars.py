@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.engine import java
-from tidegate.engine.jars import jars_folder, spark_jars
-from tidegate.engine.java import find_java, java_version
 from tidegate.errors import SetupError
+from tidegate.spark import java
+from tidegate.spark.jars import jars_folder, spark_jars
+from tidegate.spark.java import find_java, java_version
 
 JAVA = """#!/bin/sh
 if [ "$1" = -version ]; then echo 'openjdk version "{version}" 2021-01-01' >&2; exit 0; fi
@@ -83,7 +83,7 @@ class Fake:
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tidegate.engine.jars"],
+            [sys.executable, "-m", "tidegate.spark.jars"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

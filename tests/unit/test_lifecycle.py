@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.services.lifecycle import Lifecycle
+from tidegate.control.lifecycle import Lifecycle
 
 
 def test_all_are_woken_each_time_the_end_is_asked_for() -> None:

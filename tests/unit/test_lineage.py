@@ -9,24 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.model.lineage import (
-    Definition,
-    LineageCycle,
-    Processor,
-    TopicName,
-    circles,
-    difference,
-    is_table,
-    order,
-    select,
-)
+from tidegate.model.flow import difference
+from tidegate.tables.definition import Processor, TableDefinition, TopicName, is_table
+from tidegate.tables.graph import LineageCycle, circles, order, select
 
 
-def _step(topic: str, *depends_on: str, **fields: object) -> Definition:
-    return Definition(topic, Processor.STEP, depends_on, **fields)  # type: ignore[arg-type]
+def _step(topic: str, *depends_on: str, **fields: object) -> TableDefinition:
+    return TableDefinition(topic, Processor.STEP, depends_on, **fields)  # type: ignore[arg-type]
 
 
-def _by_topic(*definitions: Definition) -> dict[str, Definition]:
+def _by_topic(*definitions: TableDefinition) -> dict[str, TableDefinition]:
     return {definition.topic: definition for definition in definitions}
 
 
@@ -77,7 +69,7 @@ class TestOrder:
         assert [definition.topic for definition in found] == ["f.t#shop", "f.t#web", "a.m"]
 
     def test_shards_come_in_the_order_of_their_numbers(self) -> None:
-        shards = replace(_step("f.t", "stage.w"), shards=12, shard_by="k").dealt()
+        shards = replace(_step("f.t", "stage.w"), shards=12, shard_by="k").sharded()
         assert order(reversed(shards)) == shards
         assert [shard.topic for shard in shards] == [f"f.t:{number}" for number in range(12)]
 
@@ -131,13 +123,13 @@ class TestKeeping:
             tagged=True,
         )
         kept = json.loads(json.dumps(definition.as_dict()))
-        assert Definition.from_dict(kept) == definition
+        assert TableDefinition.from_dict(kept) == definition
 
     def test_one_of_an_older_version_gets_the_defaults_and_of_a_newer_one_loses_the_rest(
         self,
     ) -> None:
         old = {"topic": "fact.orders", "processor": "step", "of_the_future": 1}
-        assert Definition.from_dict(old) == _step("fact.orders")
+        assert TableDefinition.from_dict(old) == _step("fact.orders")
 
 
 class TestDifference:
@@ -155,12 +147,12 @@ class TestDifference:
 
 class TestSelectors:
     PROJECT = _by_topic(
-        Definition("stage.orders", Processor.SOURCE),
+        TableDefinition("stage.orders", Processor.SOURCE),
         _step("fact.orders#web", "stage.orders"),
         _step("fact.orders#shop", "stage.orders"),
         _step("fact.hours", "fact.orders"),
         _step("mart.days", "stage.other", unwaited=("fact.hours",)),
-        *replace(_step("shop.s#a", "stage.x"), shards=2, shard_by="k").dealt(),
+        *replace(_step("shop.s#a", "stage.x"), shards=2, shard_by="k").sharded(),
     )
 
     @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidegate.engine.looks import Tables
-from tidegate.model.facts import Look
+from tidegate.model.looks import Look
 from tidegate.model.position import Position
+from tidegate.spark.looks import Tables
 
 NOW = 1_700_000_000_000
 

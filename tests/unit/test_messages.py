@@ -9,11 +9,13 @@ import orjson
 import pytest
 
 from tidegate.errors import Malformed
-from tidegate.model.fields import DEEPEST, LONGEST_TEXT
 from tidegate.model.messages import (
+    DEEPEST,
+    LONGEST_TEXT,
     Accepted,
     Assign,
     Cancel,
+    Channel,
     Failed,
     Finished,
     Heartbeat,
@@ -28,14 +30,13 @@ from tidegate.model.messages import (
     StreamProgress,
     StreamStarted,
     StreamStats,
-    Topic,
     TopologyStart,
     TopologyStop,
+    channel_of,
     key_of,
     may_wait,
     parse,
     render,
-    topic_of,
 )
 
 A = "11111111-2222-4333-8444-aaaaaaaaaaaa"
@@ -50,16 +51,16 @@ STREAM = {
 }
 
 # Each as it stands in the protocol, with ours behind them.
-SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
+SAMPLES: list[tuple[Message, Channel, str, dict[str, Any]]] = [
     (
         Heartbeat(A, InstanceState.BUSY, AT),
-        Topic.HEARTBEAT,
+        Channel.HEARTBEAT,
         A,
         {"info": {"type": "heartbeat", "timestamp": TIME}, "payload": {"id": A, "state": "busy"}},
     ),
     (
         Assign(A, E, {"kind": "external", "deep": [{"x": 1.5}]}, AT),
-        Topic.CONTROL,
+        Channel.CONTROL,
         A,
         {
             "info": {"type": "etl-execution-assign", "assignee": A, "timestamp": TIME},
@@ -72,7 +73,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     *(
         (
             kind(E, A, AT),
-            Topic.PROGRESS,
+            Channel.PROGRESS,
             E,
             {
                 "info": {"type": f"etl-execution-{name}", "timestamp": TIME},
@@ -88,7 +89,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         Failed(E, A, AT, "no space"),
-        Topic.PROGRESS,
+        Channel.PROGRESS,
         E,
         {
             "info": {"type": "etl-execution-failed", "timestamp": TIME},
@@ -97,19 +98,19 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         StreamStarted(E, Phase.DATA_LOAD, "fact.orders", A, AT),
-        Topic.PROGRESS,
+        Channel.PROGRESS,
         E,
         {"info": {"type": "etl-data-stream-started", "timestamp": TIME}, "payload": STREAM},
     ),
     (
         StreamFinished(E, Phase.DATA_LOAD, "fact.orders", A, AT),
-        Topic.PROGRESS,
+        Channel.PROGRESS,
         E,
         {"info": {"type": "etl-data-stream-finished", "timestamp": TIME}, "payload": STREAM},
     ),
     (
         StreamStats(E, Phase.DATA_LOAD, "fact.orders", A, AT, 3, 2, 1),
-        Topic.PROGRESS,
+        Channel.PROGRESS,
         E,
         {
             "info": {"type": "etl-data-stream-stats", "timestamp": TIME},
@@ -123,7 +124,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         StreamFailed(E, Phase.DATA_LOAD, "fact.orders", A, AT, "no space"),
-        Topic.PROGRESS,
+        Channel.PROGRESS,
         E,
         {
             "info": {"type": "etl-data-stream-failed", "timestamp": TIME},
@@ -132,7 +133,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         Cancel(A, E, AT, 7),
-        Topic.CONTROL,
+        Channel.CONTROL,
         A,
         {
             "info": {
@@ -146,7 +147,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         TopologyStart(A, "ticker", AT, 7),
-        Topic.CONTROL,
+        Channel.CONTROL,
         A,
         {
             "info": {"type": "topology-start", "assignee": A, "timestamp": TIME, "term": 7},
@@ -155,7 +156,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         TopologyStop(A, "ticker", AT),
-        Topic.CONTROL,
+        Channel.CONTROL,
         A,
         {
             "info": {"type": "topology-stop", "assignee": A, "timestamp": TIME},
@@ -164,7 +165,7 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
     ),
     (
         Shutdown(A, AT, 7),
-        Topic.CONTROL,
+        Channel.CONTROL,
         A,
         {
             "info": {"type": "shutdown", "assignee": A, "timestamp": TIME, "term": 7},
@@ -176,16 +177,16 @@ SAMPLES: list[tuple[Message, Topic, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("message", "topic", "key", "body"), SAMPLES)
 def test_a_message_is_written_and_read_as_the_protocol_says(
-    message: Message, topic: Topic, key: str, body: dict[str, Any]
+    message: Message, topic: Channel, key: str, body: dict[str, Any]
 ) -> None:
     assert json.loads(render(message)) == body
     assert parse(topic, json.dumps(body).encode()) == message
-    assert (topic_of(message), key_of(message)) == (topic, key)
+    assert (channel_of(message), key_of(message)) == (topic, key)
 
 
 @pytest.mark.parametrize(("message", "topic", "key", "body"), SAMPLES)
 def test_each_field_that_is_missing_null_or_of_another_type_is_named(
-    message: Message, topic: Topic, key: str, body: dict[str, Any]
+    message: Message, topic: Channel, key: str, body: dict[str, Any]
 ) -> None:
     del message, key
     for section in ("info", "payload"):
@@ -204,10 +205,10 @@ def test_each_field_that_is_missing_null_or_of_another_type_is_named(
 
 @pytest.mark.parametrize(("message", "topic", "key", "body"), SAMPLES)
 def test_a_message_on_another_topic_is_refused(
-    message: Message, topic: Topic, key: str, body: dict[str, Any]
+    message: Message, topic: Channel, key: str, body: dict[str, Any]
 ) -> None:
     del message, key
-    for other in set(Topic) - {topic}:
+    for other in set(Channel) - {topic}:
         with pytest.raises(Malformed, match=rf"^info\.type .* belongs on {topic}, not on {other}$"):
             parse(other, orjson.dumps(body))
 
@@ -240,9 +241,9 @@ def beat(**info: Any) -> bytes:
     ],
 )
 def test_times_are_read_as_writers_of_json_make_them(written: object, at: int) -> None:
-    found = parse(Topic.HEARTBEAT, beat(timestamp=written))
+    found = parse(Channel.HEARTBEAT, beat(timestamp=written))
     assert found.timestamp == at
-    assert parse(Topic.HEARTBEAT, render(found)) == found
+    assert parse(Channel.HEARTBEAT, render(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -269,12 +270,12 @@ def test_times_are_read_as_writers_of_json_make_them(written: object, at: int) -
 )
 def test_what_is_no_time_is_refused(written: object) -> None:
     with pytest.raises(Malformed, match=r"^info\.timestamp must be a time as in RFC 3339"):
-        parse(Topic.HEARTBEAT, beat(timestamp=written))
+        parse(Channel.HEARTBEAT, beat(timestamp=written))
 
 
 @pytest.mark.parametrize("kind", ["HEARTBEAT", "HeartBeat", " heartbeat "])
 def test_the_type_is_matched_without_regard_to_case(kind: str) -> None:
-    assert parse(Topic.HEARTBEAT, beat(type=kind)) == Heartbeat(A, InstanceState.IDLE, AT)
+    assert parse(Channel.HEARTBEAT, beat(type=kind)) == Heartbeat(A, InstanceState.IDLE, AT)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_ids_are_taken_as_libraries_print_them(id: str) -> None:
         "payload": {"id": id, "state": "IDLE", "host": {"name": "x"}},
         "trace": None,
     }
-    found = parse(Topic.HEARTBEAT, b"\xef\xbb\xbf" + orjson.dumps(body))
+    found = parse(Channel.HEARTBEAT, b"\xef\xbb\xbf" + orjson.dumps(body))
     assert found == Heartbeat(A, InstanceState.IDLE, AT)
 
 
@@ -294,7 +295,7 @@ def test_ids_are_taken_as_libraries_print_them(id: str) -> None:
 def test_what_is_no_uuid_is_refused(id: str) -> None:
     body = {"info": {"type": "heartbeat", "timestamp": TIME}, "payload": {"id": id}}
     with pytest.raises(Malformed, match=r"^payload\.id must be a UUID$"):
-        parse(Topic.HEARTBEAT, orjson.dumps(body))
+        parse(Channel.HEARTBEAT, orjson.dumps(body))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ def test_what_is_no_uuid_is_refused(id: str) -> None:
 )
 def test_what_is_no_message_is_refused_in_a_sentence(body: bytes, said: str) -> None:
     with pytest.raises(Malformed) as refused:
-        parse(Topic.HEARTBEAT, body)
+        parse(Channel.HEARTBEAT, body)
     assert str(refused.value) == said
 
 
@@ -327,18 +328,18 @@ def test_a_count_is_a_whole_number_that_a_database_takes(count: object) -> None:
     body = json.loads(render(StreamStats(E, Phase.DATA_LOAD, "s", A, AT, 3, 2, 1)))
     body["payload"]["totalOutMessages"] = count
     with pytest.raises(Malformed, match=r"^payload\.totalOutMessages must "):
-        parse(Topic.PROGRESS, json.dumps(body).encode())
+        parse(Channel.PROGRESS, json.dumps(body).encode())
 
 
 def test_a_term_may_be_absent_or_null_but_not_wrong() -> None:
     body = json.loads(render(Shutdown(A, AT, 2**63 - 1)))
-    assert parse(Topic.CONTROL, json.dumps(body).encode()) == Shutdown(A, AT, 2**63 - 1)
+    assert parse(Channel.CONTROL, json.dumps(body).encode()) == Shutdown(A, AT, 2**63 - 1)
     body["info"]["term"] = None
     del body["payload"]
-    assert parse(Topic.CONTROL, json.dumps(body).encode()) == Shutdown(A, AT)
+    assert parse(Channel.CONTROL, json.dumps(body).encode()) == Shutdown(A, AT)
     body["info"]["term"] = "7"
     with pytest.raises(Malformed, match=r"^info\.term must be a whole number, not a text$"):
-        parse(Topic.CONTROL, json.dumps(body).encode())
+        parse(Channel.CONTROL, json.dumps(body).encode())
 
 
 def test_a_configuration_may_be_deep_but_not_without_end() -> None:
@@ -350,16 +351,16 @@ def test_a_configuration_may_be_deep_but_not_without_end() -> None:
         body["payload"]["configuration"] = {"x": tree}
         return json.dumps(body).encode()
 
-    deepest = parse(Topic.CONTROL, nested(DEEPEST - 1))
-    assert parse(Topic.CONTROL, render(deepest)) == deepest
+    deepest = parse(Channel.CONTROL, nested(DEEPEST - 1))
+    assert parse(Channel.CONTROL, render(deepest)) == deepest
     for depth in (DEEPEST, 500):
         with pytest.raises(Malformed, match=r"^payload\.configuration stands more than"):
-            parse(Topic.CONTROL, nested(depth))
+            parse(Channel.CONTROL, nested(depth))
 
 
 def test_whatever_an_exception_said_can_be_sent() -> None:
     odd = "\ud800 \0 \n ö " + "x" * 2 * LONGEST_TEXT
-    message = parse(Topic.PROGRESS, render(Failed(E, A, AT, odd)))
+    message = parse(Channel.PROGRESS, render(Failed(E, A, AT, odd)))
     assert isinstance(message, Failed)
     assert message.reason.startswith("? \ufffd \n ö xxx")
     assert len(message.reason) == LONGEST_TEXT

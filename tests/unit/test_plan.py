@@ -9,31 +9,29 @@ from random import Random
 
 import pytest
 
-from tidegate.model.blocked import backoff
 from tidegate.model.duration import HOUR, MINUTE, SECOND
-from tidegate.model.execution import Block, Offset, OffsetState
-from tidegate.model.facts import Ahead, Facts, Look
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.plan import Plan, Verdict, make_plan
-from tidegate.model.position import START, Position, before
+from tidegate.model.looks import Ahead, Look
+from tidegate.model.position import START, Block, Offset, OffsetState, Position, before
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.plan import Facts, Plan, Verdict, backoff, make_plan
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20.000Z
 BASE, OTHER, TOPIC = "stage.orders", "stage.customers", "fact.orders"
 
 
-def step(topic: str = TOPIC, *depends_on: str, **more: object) -> Definition:
+def step(topic: str = TOPIC, *depends_on: str, **more: object) -> TableDefinition:
     return replace(
-        Definition(topic, Processor.STEP, depends_on=depends_on or (BASE,)),
+        TableDefinition(topic, Processor.STEP, depends_on=depends_on or (BASE,)),
         **more,  # type: ignore[arg-type]
     )
 
 
-def reload(topic: str = "mart.orders", *depends_on: str, **more: object) -> Definition:
+def reload(topic: str = "mart.orders", *depends_on: str, **more: object) -> TableDefinition:
     return replace(step(topic, *depends_on), processor=Processor.RELOAD, **more)  # type: ignore[arg-type]
 
 
-def source(table: str, delay: int | None = None) -> Definition:
-    return Definition(table, Processor.SOURCE, delay=delay)
+def source(table: str, delay: int | None = None) -> TableDefinition:
+    return TableDefinition(table, Processor.SOURCE, delay=delay)
 
 
 def seen(table: str, newest: int | None = None, **more: object) -> Look:
@@ -53,7 +51,7 @@ def block(next: int = NOW) -> Block:
 
 
 def plan(
-    *parts: Definition | Look | Offset,
+    *parts: TableDefinition | Look | Offset,
     now: int = NOW,
     ahead: Mapping[str, Ahead] | None = None,
     live: frozenset[str] = frozenset(),
@@ -61,7 +59,7 @@ def plan(
     eager: bool = False,
 ) -> Plan:
     facts = Facts(
-        definitions={part.topic: part for part in parts if isinstance(part, Definition)},
+        definitions={part.topic: part for part in parts if isinstance(part, TableDefinition)},
         offsets={part.topic: part for part in parts if isinstance(part, Offset)},
         looks={part.table: part for part in parts if isinstance(part, Look)},
         now=now,
@@ -73,7 +71,7 @@ def plan(
     return make_plan(facts)
 
 
-def verdict(*parts: Definition | Look | Offset, topic: str = TOPIC, **more: object) -> Verdict:
+def verdict(*parts: TableDefinition | Look | Offset, topic: str = TOPIC, **more: object) -> Verdict:
     return plan(*parts, **more).verdicts[topic]  # type: ignore[arg-type]
 
 
@@ -111,7 +109,7 @@ def verdict(*parts: Definition | Look | Offset, topic: str = TOPIC, **more: obje
     ],
 )
 def test_how_complete_a_landed_table_is(
-    entry: list[Definition], look: Look, complete_to: int, frontier: Position
+    entry: list[TableDefinition], look: Look, complete_to: int, frontier: Position
 ) -> None:
     state = plan(*entry, step(), look).tables[BASE]
     assert (state.complete_to, state.frontier) == (complete_to, frontier)
@@ -558,7 +556,7 @@ def test_ten_thousand_topics_are_planned_in_a_moment() -> None:
 def many_topics(count: int) -> Facts:
     """Chains of five, some with a second dependency, one in fifty ending with a Reload."""
     random = Random(1)
-    definitions: dict[str, Definition] = {}
+    definitions: dict[str, TableDefinition] = {}
     offsets: dict[str, Offset] = {}
     looks: dict[str, Look] = {}
     ahead: dict[str, Ahead] = {}

@@ -9,8 +9,10 @@ import pytest
 
 from tidegate.errors import ProjectError, WrongUse
 from tidegate.model.duration import HOUR
-from tidegate.model.lineage import Definition, Processor, Shard
-from tidegate.project import Project, find_project, load_project
+from tidegate.project.folder import Project, find_project
+from tidegate.sql.editing import Shard
+from tidegate.tables.definition import Processor, TableDefinition, tables_in
+from tidegate.wiring import read_project
 
 VIEW = "SELECT o.pos, o.id, o.amount FROM stage.orders o WHERE block(o.pos, o.id)"
 ENTRY = "- table: fact.orders\n  depends_on: stage.orders\n  transforms: orders\n"
@@ -21,7 +23,7 @@ def _load(folder: Path, lineage: str | bytes = "", **views: str | bytes) -> Proj
     _write(folder / "lineage.yaml", lineage)
     for name, text in views.items():
         _write(folder / "views" / f"{name}.sql", text)
-    return load_project(folder)
+    return read_project(folder)
 
 
 def _write(path: Path, text: str | bytes) -> None:
@@ -39,10 +41,10 @@ def _only(project: Project) -> tuple[str, int, str, str]:
     return told[0]
 
 
-def _definition(folder: Path, fields: str) -> Definition:
+def _definition(folder: Path, fields: str) -> TableDefinition:
     project = _load(folder, f"- table: fact.orders\n{fields}", orders=VIEW, shop=VIEW)
     assert project.problems == ()
-    return project.definitions["fact.orders"]
+    return tables_in(project.definitions)["fact.orders"]
 
 
 class TestFields:
@@ -194,7 +196,7 @@ class TestFields:
         view = VIEW + " AND o.amount > :least"
         _load(tmp_path, ENTRY + "  delay: soon\n", orders=view)
         (tmp_path / "tidegate.toml").write_text("[vars]\nleast = 1\n[bogus]\n")
-        project = load_project(tmp_path)
+        project = read_project(tmp_path)
         assert [(p.file, p.field) for p in project.problems] == [
             ("lineage.yaml", "delay"),
             ("tidegate.toml", "bogus"),
@@ -209,8 +211,8 @@ class TestNames:
         entry = "- {table: 'fact.orders#%s', depends_on: stage.orders, transforms: orders}\n"
         project = _load(tmp_path, entry % "web" + entry % "shop", orders=VIEW)
         assert project.problems == ()
-        assert {d.table for d in project.definitions.values()} == {"fact.orders"}
-        assert all(d.tagged for d in project.definitions.values())
+        assert {d.table for d in tables_in(project.definitions).values()} == {"fact.orders"}
+        assert all(d.tagged for d in tables_in(project.definitions).values())
 
     def test_a_shard_is_refused_in_words(self, tmp_path: Path) -> None:
         _, line, field, message = _only(
@@ -225,9 +227,10 @@ class TestNames:
         assert project.problems == ()
         topics = [f"fact.orders#web:{number}" for number in range(3)]
         assert list(project.definitions) == list(project.entries) == topics
-        shards = [definition.shard for definition in project.definitions.values()]
+        definitions = tables_in(project.definitions).values()
+        shards = [definition.shard for definition in definitions]
         assert shards == [Shard("k", number, 3) for number in range(3)]
-        assert all(definition.tagged for definition in project.definitions.values())
+        assert all(definition.tagged for definition in definitions)
 
     @pytest.mark.parametrize("processor", ["reload", "source"])
     def test_only_a_step_has_shards(self, tmp_path: Path, processor: str) -> None:
@@ -280,7 +283,7 @@ class TestNames:
 class TestFiles:
     def test_a_project_without_a_lineage_has_no_topics(self, tmp_path: Path) -> None:
         (tmp_path / "tidegate.toml").touch()
-        project = load_project(tmp_path)
+        project = read_project(tmp_path)
         assert (project.problems, project.definitions) == ((), {})
 
     @pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "[]", "~"])
@@ -324,7 +327,7 @@ class TestFiles:
     def test_a_folder_in_place_of_the_file_is_a_problem(self, tmp_path: Path) -> None:
         (tmp_path / "tidegate.toml").touch()
         (tmp_path / "lineage.yaml").mkdir()
-        assert "cannot be read: Is a directory" in _only(load_project(tmp_path))[3]
+        assert "cannot be read: Is a directory" in _only(read_project(tmp_path))[3]
 
     def test_a_key_given_twice_is_a_problem_at_the_second(self, tmp_path: Path) -> None:
         entry = f"{ENTRY}  delay: 1s\n  delay: 2s\n"
@@ -340,7 +343,7 @@ class TestFiles:
         )
         project = _load(tmp_path, entry, orders=VIEW)
         assert project.problems == ()
-        assert project.definitions["fact.b"].depends_on == ("stage.orders",)
+        assert tables_in(project.definitions)["fact.b"].depends_on == ("stage.orders",)
 
     def test_an_alias_of_itself_does_not_go_on_for_ever(self, tmp_path: Path) -> None:
         entry = f"{ENTRY}  keys: &a [*a]\n"
@@ -429,7 +432,7 @@ class TestLogs:
             v="SELECT pos, id FROM stage.s WHERE block(pos, id)",
         )
         assert _told(project) == []
-        assert project.definitions["fact.t"].log == "SELECT count(*) AS n FROM fact.t"
+        assert tables_in(project.definitions)["fact.t"].log == "SELECT count(*) AS n FROM fact.t"
 
     @pytest.mark.parametrize(
         ("name", "text", "words"),

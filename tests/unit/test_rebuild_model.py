@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.model.care import VACUUM_EVERY, CareRules, Chores, chores
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.rebuild import is_shadow, made_stale, shadow_name, shadow_of
-from tidegate.model.statements import pointed_at
+from tidegate.sql.reading import pointed_at
+from tidegate.tables.care import VACUUM_EVERY, CareRules, Chores, chores
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.rebuild import is_shadow, made_stale, shadow_name, shadow_of
 
 NAME = shadow_name("fact.sales", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 
 def test_a_shadow_means_its_own_table_wherever_the_topic_names_its_own() -> None:
     text = "SELECT * FROM stage.s WHERE block(pos, id) AND id NOT IN (SELECT id FROM Fact.Sales)"
-    topic = Definition(
+    topic = TableDefinition(
         "fact.sales#web",
         Processor.STEP,
         depends_on=("stage.s",),
@@ -57,8 +57,8 @@ def test_statements_that_name_other_tables_stay_as_they_are() -> None:
 
 
 def test_all_that_is_built_from_a_topic_becomes_stale_and_nothing_else() -> None:
-    def topic(name: str, *reads: str, processor: Processor = Processor.STEP) -> Definition:
-        return Definition(name, processor, depends_on=reads)
+    def topic(name: str, *reads: str, processor: Processor = Processor.STEP) -> TableDefinition:
+        return TableDefinition(name, processor, depends_on=reads)
 
     found = {
         "fact.a": topic("fact.a", "stage.a"),

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.model.execution import Block, Offset
-from tidegate.model.lineage import Definition, Processor
-from tidegate.model.position import START, Position
-from tidegate.model.resharding import misfit
+from tidegate.model.position import START, Block, Offset, Position
+from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.tables.lake_checks import misfit
 
 HERE, THERE = Position(5, 1), Position(9, 2)
-WHOLE = Definition("fact.a", Processor.STEP, ("stage.a",))
+WHOLE = TableDefinition("fact.a", Processor.STEP, ("stage.a",))
 TWO = replace(WHOLE, topic="fact.a:0", shards=2, shard_by="k")
 THREE = replace(WHOLE, topic="fact.a:0", shards=3, shard_by="k")
 
@@ -37,7 +36,7 @@ def at(**lasts: Position) -> dict[str, Offset]:
     ],
 )
 def test_what_stands_at_one_position_may_be_cut_anew(
-    before: Definition, now: Definition, offsets: dict[str, Offset]
+    before: TableDefinition, now: TableDefinition, offsets: dict[str, Offset]
 ) -> None:
     assert misfit(before, now, offsets, {"fact.z": 3}) == ""
 
@@ -61,7 +60,7 @@ def test_what_stands_at_one_position_may_be_cut_anew(
     ],
 )
 def test_what_would_double_or_lose_rows_is_refused_with_the_way_out(
-    before: Definition, now: Definition, offsets: dict[str, Offset], words: str
+    before: TableDefinition, now: TableDefinition, offsets: dict[str, Offset], words: str
 ) -> None:
     assert words in misfit(before, now, offsets, {})
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LakeError, Problem
-from tidegate.model.facts import Look
-from tidegate.project import Project, load_project
-from tidegate.project.rules import lake_problems
+from tidegate.model.looks import Look
+from tidegate.project.folder import Project
+from tidegate.tables.definition import tables_in
+from tidegate.tables.lake_checks import lake_problems
+from tidegate.wiring import read_project
 
 BLOCK = "WHERE block(o.pos, o.id)"
 VIEW = f"SELECT o.pos, o.id, o.amount\nFROM stage.orders o {BLOCK}"
@@ -25,7 +27,7 @@ def _load(folder: Path, lineage: str, toml: str = "", **views: str) -> Project:
     (folder / "lineage.yaml").write_text(lineage)
     for name, text in views.items():
         (folder / "views" / f"{name}.sql").write_text(text)
-    return load_project(folder)
+    return read_project(folder)
 
 
 def _only(project: Project) -> Problem:
@@ -98,7 +100,7 @@ class TestViews:
             bottom=VIEW,
         )
         assert project.problems == ()
-        assert list(project.definitions["fact.a"].views) == ["bottom", "middle", "top"]
+        assert list(tables_in(project.definitions)["fact.a"].views) == ["bottom", "middle", "top"]
 
     def test_a_view_that_reads_a_missing_view_is_told_at_its_line(self, tmp_path: Path) -> None:
         view = "SELECT o.pos, o.id\nFROM stage.orders o\nJOIN missing m ON true\n" + BLOCK
@@ -128,7 +130,7 @@ class TestVariables:
         lineage = STEP.format("fact.a", "stage.orders", "v")
         project = _load(tmp_path, lineage, "[vars]\nleast = 5\nother = 1\n", v=self.VIEW)
         assert project.problems == ()
-        assert project.definitions["fact.a"].vars == {"least": 5}
+        assert tables_in(project.definitions)["fact.a"].vars == {"least": 5}
 
     def test_one_that_is_missing_is_told_at_its_line(self, tmp_path: Path) -> None:
         lineage = STEP.format("fact.a", "stage.orders", "v")
@@ -246,7 +248,7 @@ class TestBases:
         view = "SELECT at AS pos, seq AS id FROM stage.orders WHERE block(at, seq)"
         project = _load(tmp_path, lineage, a=view)
         assert project.problems == ()
-        definition = project.definitions["fact.a"]
+        definition = tables_in(project.definitions)["fact.a"]
         assert (definition.base_pos, definition.base_id) == ("at", "seq")
 
 
@@ -305,7 +307,7 @@ class TestLake:
         lineage: str = "- {table: fact.a, depends_on: [stage.orders, stage.c], transforms: v}",
     ) -> list[tuple[int, str, str]]:
         project = _load(folder, lineage, v=VIEW)
-        found = lake_problems(project.entries, project.definitions, looks, seen)
+        found = lake_problems(project.entries, tables_in(project.definitions), looks, seen)
         assert all(problem.in_lake for problem in found)
         return [(problem.line, problem.field, problem.message) for problem in found]
 

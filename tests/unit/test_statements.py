@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.model.statements import statement_tables, statements
+from tidegate.sql.reading import statement_tables, statements
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.engine import ExceptionContext
 
+from tests.projects import store_at
 from tidegate.errors import StoreError
 from tidegate.model.execution import ExecutionState
-from tidegate.store import SqlStore, open_store
-from tidegate.store.sqlite import SqliteBackend
+from tidegate.store import SqlStore
+from tidegate.store.backends import SqliteBackend
 from tidegate.store.writer import Writer
 
 
@@ -157,7 +158,7 @@ def test_a_waiter_cannot_withdraw_and_so_break_the_thread(writer: Writer, path: 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as opened:
+    with closing(store_at(tmp_path / "store.db")) as opened:
         yield opened
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.model.viewreading import Finding
-from tidegate.model.viewrules import doubled_names, step_findings
-from tidegate.model.viewtext import ViewCycleError, read_view
+from tidegate.sql.reading import Finding, ViewCycleError, read_view
+from tidegate.sql.rules import doubled_names, step_findings
 
 BLOCK = "FROM stage.orders o WHERE block(o.pos, o.id)"
 GROUPS = "SELECT customer_id FROM stage.orders WHERE block(pos, id)"

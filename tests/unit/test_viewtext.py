@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.model.lineage import Shard
-from tidegate.model.viewedit import dealt, pinned, redirected, typed
-from tidegate.model.viewtext import ViewCycleError, ViewText, reachable, read_view, tables_read
-from tidegate.model.viewtree import ViewSyntaxError
+from tidegate.sql.editing import Shard, pinned, redirected, sharded, typed
+from tidegate.sql.reading import (
+    ViewCycleError,
+    ViewSyntaxError,
+    ViewText,
+    reachable,
+    read_view,
+    tables_read,
+)
 
 
 def _views(**texts: str) -> dict[str, ViewText]:
@@ -496,14 +501,14 @@ class TestShards:
     ) -> None:
         head = "SELECT o.pos, o.id -- block(x, y)\nFROM stage.orders o WHERE NOT "
         condition = f"pmod(xxhash64({qualifier}`customer id`), 4) = 3"
-        assert dealt(f"{head}{call}{rest}", Shard("customer id", 3, 4)) == (
+        assert sharded(f"{head}{call}{rest}", Shard("customer id", 3, 4)) == (
             f"{head}({call} AND {condition}){rest}"
         )
 
     def test_each_call_is_dealt_and_then_typed_and_pinned(self) -> None:
         text = "SELECT pos, id FROM a.b WHERE block(pos, id) UNION ALL SELECT pos, id FROM a.b x "
         text += "WHERE block(x.pos, x.id)"
-        edited = typed(pinned(dealt(text, Shard("k", 0, 2)), {"a.b": 7}))
+        edited = typed(pinned(sharded(text, Shard("k", 0, 2)), {"a.b": 7}))
         assert edited == (
             "SELECT pos, id FROM a.b VERSION AS OF 7 WHERE"
             " (block(pos, id, typeof(pos)) AND pmod(xxhash64(`k`), 2) = 0)"

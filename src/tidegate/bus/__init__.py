@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.bus.embedded import EmbeddedBus
-from tidegate.ports import Bus, Messages
+from tidegate.ports.outside import Bus
+from tidegate.ports.store import Messages
 from tidegate.settings import BusSettings
 
 __all__ = ["open_bus"]

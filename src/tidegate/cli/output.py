@@ -1,16 +1,24 @@
-"""How the commands print: JSON documents, tables, sentences."""
+"""How the commands find their project and print: JSON documents, tables, sentences."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from tidegate.project.folder import Project
+    from tidegate.wiring import Parts
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
 
@@ -86,3 +94,43 @@ def _shown(value: object) -> str:
 
 def _is_number(text: str) -> bool:
     return text == "–" or text.replace(",", "").replace(".", "").replace("-", "").isdigit()
+
+
+def read_project(context: typer.Context) -> Project:
+    """Read the project, with its problems."""
+    from tidegate import wiring
+    from tidegate.project.folder import find_project
+
+    given = context.find_root().obj
+    return wiring.read_project(find_project(given if isinstance(given, Path) else None))
+
+
+@contextmanager
+def opened(context: typer.Context) -> Iterator[Parts]:
+    """Read the project, require that it is sound, and open its parts."""
+    from tidegate.wiring import open_parts
+
+    project = read_project(context)
+    project.require_sound()
+    with open_parts(project) as parts:
+        yield parts
+
+
+def user() -> str:
+    """Name who gives the command, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        return str(os.getuid())
+
+
+def known_topic(parts: Parts, topic: str) -> str:
+    """Require that the project or the store knows the topic."""
+    from tidegate.errors import UnknownName
+
+    known = {*parts.project.definitions, *parts.store.offsets.all()}
+    if topic not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise UnknownName(f"there is no topic {topic!r}; there are: {names}")
+    return topic

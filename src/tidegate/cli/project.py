@@ -1,38 +1,35 @@
-"""`init`, `check` and `apply`: a project made, judged, and brought into the store."""
+"""`init`, `check`, `apply`, `doctor`: a project made, judged and applied, and what it needs."""
 
 from __future__ import annotations
 
+import platform
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.opening import opened, read_project, user
-from tidegate.cli.output import Json, print_json
+from tidegate.cli.output import Json, opened, print_json, print_table, read_project, user
 
 if TYPE_CHECKING:
-    from tidegate.engine.looks import Tables
     from tidegate.errors import Problem
-    from tidegate.model.facts import Look
-    from tidegate.model.lineage import Changes, Definition
-    from tidegate.ports import Store
-    from tidegate.project import Project
+    from tidegate.model.flow import Changes
+    from tidegate.project.folder import Project
     from tidegate.wiring import Parts
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(init)
-    app.command()(check)
-    app.command()(apply)
+    for command in (init, check, apply, doctor):
+        app.command()(command)
 
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
 ) -> None:
     """Make a project that runs, to read and to change."""
-    from tidegate.project.template import make_project
+    from tidegate.project.folder import make_project
 
     made = make_project(folder)
     print(f"Made a project in {folder}:")
@@ -50,13 +47,16 @@ def check(
     ] = False,
 ) -> None:
     """Say everything that is wrong with the project, with file and line."""
-    project = read_project(context)
-    found = [*project.problems, *(_in_lake(project) if project.configured else ())]
-    if spark and not any(not problem.warning for problem in found):
-        from tidegate.wiring import open_parts
+    from tidegate.wiring import KINDS, open_parts
 
-        with open_parts(project) as parts:
-            found += _analysed(parts)
+    project = read_project(context)
+    found = list(project.problems)
+    if project.configured:
+        found += [problem for kind in KINDS.values() for problem in kind.check(project)]
+    if spark and not any(not problem.warning for problem in found):
+        with open_parts(project) as parts, parts.spark() as host:
+            for kind in KINDS.values():
+                found += kind.analyse(parts, host)
     problems = sorted({problem for problem in found if not problem.warning})
     warnings = sorted({problem for problem in found if problem.warning})
     if json:
@@ -70,12 +70,21 @@ def check(
     else:
         for problem in (*problems, *warnings):
             print(f"{'warning: ' if problem.warning else ''}{problem}")
-        topics = sum(1 for d in project.definitions.values() if d.processor != "source")
-        counts = ((topics, "topic"), (len(project.views), "view"))
+        counts = (*_flows(project), (len(project.views), "view"))
         verdict = ((len(problems), "problem"), (len(warnings), "warning"))
         print(f"{_counted(counts)}: {_counted(verdict)}")
     if problems:
         raise typer.Exit(2)
+
+
+def _flows(project: Project) -> list[tuple[int, str]]:
+    """Count what is built, by those kinds that the project has."""
+    from tidegate.model.looks import SOURCE
+    from tidegate.wiring import KINDS
+
+    built = Counter(d.flow.kind for d in project.definitions.values() if d.processor != SOURCE)
+    counts = [(built[kind], one.reader.noun) for kind, one in KINDS.items()]
+    return [count for count in counts if count[0]] or counts[:1]
 
 
 def _counted(counts: Iterable[tuple[int, str]]) -> str:
@@ -89,80 +98,6 @@ def _row(problem: Problem) -> dict[str, object]:
         "field": problem.field,
         "message": problem.message,
     }
-
-
-def _in_lake(project: Project) -> list[Problem]:
-    """Hold the tables that nobody here builds against the lake and the store's memory."""
-    from tidegate.errors import LakeError, Problem, StoreError
-    from tidegate.model.lineage import Processor
-    from tidegate.project.rules import lake_problems, shard_problems
-    from tidegate.runtime import RealRuntime
-    from tidegate.settings import FILE
-    from tidegate.wiring import open_lake
-
-    entries, definitions = project.entries, project.definitions
-    built = {d.table for d in definitions.values() if d.processor is not Processor.SOURCE}
-    tables = open_lake(project.settings, RealRuntime())
-    looks: dict[str, Look | LakeError] = {}
-    for table in {table for d in definitions.values() for table in d.listed} - built:
-        source = definitions.get(table)
-        try:
-            looks[table] = _glance(tables, table, *((source.pos, source.id) if source else ()))
-        except LakeError as error:
-            looks[table] = error
-    dealt = {d.base for d in definitions.values() if d.shard and d.depends_on}
-    columns = {table: _columns(tables, table) for table in dealt}
-    undealt = shard_problems(entries, definitions, columns)
-    problems = lake_problems(entries, definitions, looks, seen=())
-    if not problems:
-        return undealt
-    try:
-        return [*undealt, *lake_problems(entries, definitions, looks, _seen(project))]
-    except StoreError as error:
-        return [*undealt, *problems, Problem(FILE, 0, "store.url", str(error))]
-
-
-def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Look:
-    """See whether a table is there and can be read by position, without its statistics."""
-    from tidegate.engine.positions import position_columns
-    from tidegate.model.facts import Look
-
-    found = tables.open(table)
-    if found is None:
-        return Look(table, 0, exists=False)
-    return Look(table, 0, positioned=position_columns(found, pos, id) is not None)
-
-
-def _columns(tables: Tables, table: str) -> list[str]:
-    """Name the columns of a table; of one that cannot be read, none: its look says why."""
-    from tidegate.errors import LakeError
-
-    try:
-        return tables.column_names(table)
-    except LakeError:
-        return []
-
-
-def _seen(project: Project) -> list[str]:
-    """Name the tables that were there once; a check makes no store where there is none."""
-    from tidegate.wiring import open_parts
-
-    scheme, _, path = project.settings.store_url.partition(":///")
-    if scheme == "sqlite" and not Path(path).exists():
-        return []
-    with open_parts(project) as parts:
-        return list(parts.store.offsets.all())
-
-
-def _analysed(parts: Parts) -> list[Problem]:
-    from tidegate.engine.analysis import analyse
-    from tidegate.errors import Problem
-
-    with parts.spark() as spark:
-        return [
-            Problem(f"views/{view}.sql", line, "", message)
-            for view, line, message in analyse(spark, parts.tables, parts.project.definitions)
-        ]
 
 
 def apply(
@@ -186,50 +121,152 @@ def apply(
 
 
 def changes_of(parts: Parts) -> Changes:
-    """Compare the project with the store; raises ProjectError where positions would not fit it."""
-    from tidegate.model.lineage import difference
+    """Compare the project with the store; raises ProjectError where what was done would not fit."""
+    from tidegate.errors import ProjectError
+    from tidegate.model.flow import difference
+    from tidegate.wiring import KINDS
 
-    applied = {
-        topic: applied.definition for topic, applied in parts.store.lineages.current().items()
-    }
+    current = parts.store.definitions.current()
+    applied = {flow: one.definition for flow, one in current.items()}
     changes = difference(applied, parts.project.definitions)
-    _require_fitting_shards(parts, changes)
+    problems = _other_kinds(parts, changes)
+    if not problems:
+        problems = [one for kind in KINDS.values() for one in kind.misfits(parts, changes)]
+    if problems:
+        raise ProjectError(problems)
     return changes
 
 
-def _require_fitting_shards(parts: Parts, changes: Changes) -> None:
-    """Refuse other shards over a table whose topics have taken rows already."""
-    from tidegate.errors import ProjectError
-    from tidegate.model.failed import FailedState
-    from tidegate.model.resharding import misfit
-
-    changed = {definition.entry: definition for definition in (*changes.added, *changes.new)}
-    if not changed:
-        return
-    offsets = parts.store.offsets.all()
-    counts = parts.store.failures.counts()
-    waiting = {topic: states.get(FailedState.WAITING, 0) for topic, states in counts.items()}
-    problems = []
-    for definition in changed.values():
-        before = _last_applied(parts.store, definition.entry, offsets)
-        message = misfit(before, definition, offsets, waiting) if before else ""
-        if message:
-            entry = parts.project.entries[definition.topic]
-            problems.append(entry.problem("shards", message))
-    if problems:
-        raise ProjectError(problems)
-
-
-def _last_applied(store: Store, entry: str, topics: Iterable[str]) -> Definition | None:
-    """Give the definition of an entry that was applied last, of one that was removed too."""
-    own = [topic for topic in topics if topic.partition(":")[0] == entry]
-    versions = [applied for topic in own for applied in store.lineages.history(topic)]
-    newest = max(versions, key=lambda applied: applied.updated_at, default=None)
-    return newest.definition if newest else None
+def _other_kinds(parts: Parts, changes: Changes) -> list[Problem]:
+    """Refuse a flow under the name of one of another kind: its position says nothing to it."""
+    project, store = parts.project, parts.store
+    problems: list[Problem] = []
+    for flow in store.offsets.some([one.flow.id for one in changes.brought]):
+        now = project.definitions[flow].flow.kind
+        kinds = {applied.definition.flow.kind for applied in store.definitions.history(flow)}
+        for before in kinds - {now}:
+            message = f"was a {before} whose position the store keeps; give this {now} another name"
+            problems.append(project.entries[flow].problem("", f"{flow} {message}"))
+    return problems
 
 
 def apply_changes(parts: Parts, changes: Changes) -> None:
     """Write the changed definitions, as a new version of each topic."""
-    parts.store.lineages.apply(
+    parts.store.definitions.apply(
         [*changes.added, *changes.new], changes.removed, user(), parts.runtime.now()
     )
+
+
+def doctor(
+    context: typer.Context,
+    json: Json = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Also start Spark and write a small table.")
+    ] = False,
+) -> None:
+    """Say what works here and what does not: Python, Java, jars, project, store, lake, Spark."""
+    findings = list(_findings(context, spark))
+    if json:
+        keys = ("part", "ok", "found")
+        print_json([dict(zip(keys, finding, strict=True)) for finding in findings])
+    else:
+        print_table(("part", "works", "found"), findings, empty="")
+    if not all(ok for _, ok, _ in findings):
+        raise typer.Exit(1)
+
+
+def _findings(context: typer.Context, spark: bool) -> Iterator[tuple[str, bool, str]]:
+    yield "python", True, f"{platform.python_version()}, sqlite {_sqlite()}"
+    yield _tried("java", _java)
+    yield _tried("jars", _jars)
+    yield _tried("classes", lambda: _classes(make=spark))
+    yield _tried("project", lambda: _project(context))
+    yield _tried("store", lambda: _store(context))
+    yield _tried("lake", lambda: _lake(context))
+    if spark:
+        yield _tried("spark", lambda: _spark(context))
+
+
+def _tried(part: str, look: Callable[[], str]) -> tuple[str, bool, str]:
+    from tidegate.errors import TidegateError
+
+    try:
+        return part, True, look()
+    except TidegateError as error:
+        return part, False, str(error)
+
+
+def _sqlite() -> str:
+    import sqlite3
+
+    return sqlite3.sqlite_version
+
+
+def _java() -> str:
+    from tidegate.spark.java import find_java, java_version
+
+    java = find_java()
+    return f"Java {java_version(java)} at {java}"
+
+
+def _jars() -> str:
+    from tidegate.spark.jars import jars_folder, spark_jars
+
+    if not jars_folder().is_dir():
+        return f"not fetched yet; the first run puts them into {jars_folder()}"
+    return f"{len(spark_jars())} in {jars_folder()}"
+
+
+def _classes(*, make: bool) -> str:
+    """Say whether Spark starts soon; asked to try Spark, make what lets it."""
+    from tidegate.spark.archive import archive_for, make_archive
+    from tidegate.spark.java import find_java
+
+    found = make_archive() if make else archive_for(find_java())
+    if found is None:
+        return "no archive of Spark's classes; `tidegate doctor --spark` makes one (a minute, once)"
+    return f"{found.stat().st_size / 1e6:.0f} MB of Spark's classes in {found}"
+
+
+def _project(context: typer.Context) -> str:
+    from tidegate.cli.output import read_project
+
+    project = read_project(context)
+    project.require_sound()
+    return f"{len(project.definitions)} entries, {len(project.views)} views in {project.folder}"
+
+
+def _store(context: typer.Context) -> str:
+    from tidegate.cli.output import read_project
+    from tidegate.wiring import open_parts
+
+    project = read_project(context)
+    with open_parts(project) as parts:
+        topics = len(parts.store.offsets.all())
+    scheme = project.settings.store.url.partition(":")[0]
+    return f"{scheme}, {topics} positions"
+
+
+def _lake(context: typer.Context) -> str:
+    from tidegate.cli.output import read_project
+    from tidegate.errors import LakeError
+
+    path = read_project(context).settings.lake_path
+    if "://" in path:
+        return f"{path}; `doctor --spark` tries it"
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        probe = Path(path) / ".tidegate-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise LakeError(f"{path} cannot be written: {error.strerror}") from None
+    return f"{path}, {len(list(Path(path).glob('*/*/_delta_log')))} tables"
+
+
+def _spark(context: typer.Context) -> str:
+    from tidegate.cli.output import opened
+    from tidegate.spark.session import write_and_read
+
+    with opened(context) as parts, parts.spark(quick=True) as spark:
+        return write_and_read(spark, parts.project.settings.lake_path)

@@ -1,27 +1,142 @@
-"""`run`, `view`, `explain` and `retry`: work done now, in the foreground."""
+"""`run`: work done now, in the foreground, with bars or lines."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.opening import known_topic, opened, user
-from tidegate.cli.output import Json, complain, print_json, print_table
+from tidegate.cli.output import Json, complain, opened, print_json, print_table, user
 from tidegate.cli.project import apply_changes, changes_of
+from tidegate.model.execution import ExecutionState
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
     from tidegate.model.execution import Execution
-    from tidegate.services.foreground import Report, Watcher
+    from tidegate.ports.kinds import Report, Watcher
     from tidegate.wiring import Parts
+
+
+@contextmanager
+def watcher(*, quiet: bool) -> Iterator[Watcher]:
+    """Choose by where the output goes: JSON readers get nothing, terminals bars, others lines."""
+    from rich.console import Console
+
+    console = Console(file=sys.stderr)
+    if quiet and not console.is_terminal:
+        yield NoProgress()
+    elif console.is_terminal:
+        with Bars(console) as bars:
+            yield bars
+    else:
+        yield Lines()
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def started(self, topic: str, rows_ahead: int) -> None: ...
+
+    def ended(self, execution: Execution) -> None: ...
+
+    def maintained(self, execution: Execution) -> None: ...
+
+    def refused(self, topic: str, why: str) -> None: ...
+
+
+class Lines:
+    """A line for each block, as it ends."""
+
+    def started(self, topic: str, rows_ahead: int) -> None: ...
+
+    def ended(self, execution: Execution) -> None:
+        rows = execution.rows or 0
+        seconds = ((execution.finished_at or 0) - (execution.started_at or 0)) / 1000
+        if execution.state is ExecutionState.FINISHED:
+            rate = f", {rows / seconds:,.0f} rows/s" if seconds else ""
+            print(f"{execution.topic}: {rows:,} rows in {seconds:.1f} s{rate}", flush=True)
+        else:
+            print(f"{execution.topic}: {execution.state} after {seconds:.1f} s", flush=True)
+
+    def maintained(self, execution: Execution) -> None:
+        print(f"{execution.topic}: {execution.comment}", flush=True)
+
+    def refused(self, topic: str, why: str) -> None:
+        print(f"{topic}: left alone, {why}", flush=True)
+
+
+class Bars:
+    """A bar for each topic: the rows it took of those that were waiting."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rows {task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._settle()
+        self._progress.stop()
+
+    def _settle(self) -> None:
+        """Let the bars of topics that are through end where they are: the rest has to wait."""
+        for task in self._progress.tasks:
+            self._progress.update(task.id, total=task.completed)
+
+    def started(self, topic: str, rows_ahead: int) -> None:
+        if topic not in self._bars:
+            self._settle()
+            total = rows_ahead or None
+            self._bars[topic] = self._progress.add_task(topic, total=total, rate="")
+
+    def ended(self, execution: Execution) -> None:
+        bar = self._bars[execution.topic]
+        seconds = ((execution.finished_at or 0) - (execution.started_at or 0)) / 1000
+        rows = execution.rows or 0
+        rate = f"{rows / seconds:,.0f}/s" if seconds else ""
+        if execution.state is not ExecutionState.FINISHED:
+            rate = str(execution.state)
+        self._progress.update(bar, advance=rows, rate=rate)
+        task = next(task for task in self._progress.tasks if task.id == bar)
+        if task.total is None or task.completed > task.total:
+            self._progress.update(bar, total=task.completed)
+
+    def maintained(self, execution: Execution) -> None:
+        self._say(f"{execution.topic}: {execution.comment}")
+
+    def refused(self, topic: str, why: str) -> None:
+        self._say(f"{topic}: left alone, {why}")
+
+    def _say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False)
 
 
 def register(app: typer.Typer) -> None:
     app.command()(run)
-    app.command()(view)
-    app.command()(explain)
-    app.command()(retry)
 
 
 def run(
@@ -36,13 +151,12 @@ def run(
     ] = False,
 ) -> None:
     """Run what is due until nothing is: `delay` counts, `repeat` does not."""
-    from tidegate.cli.progress import watcher
     from tidegate.errors import WrongUse
-    from tidegate.model.lineage import select as selected
+    from tidegate.tables.graph import select as selected
 
     with opened(context) as parts:
         try:
-            topics = selected(parts.project.definitions, select or [])
+            topics = selected(parts.topics, select or [])
         except ValueError as error:
             raise WrongUse(str(error)) from None
         apply_first(parts, apply)
@@ -57,7 +171,7 @@ def _run(parts: Parts, topics: set[str], watching: Watcher) -> Report:
     """Run here, or have it run by the manager where one leads."""
     if parts.is_managed():
         return parts.delegate(watching, user()).run(topics)
-    with parts.spark() as spark:
+    with parts.spark(quick=parts.reads_little(topics)) as spark:
         return parts.foreground(spark, watching).run(topics)
 
 
@@ -97,6 +211,7 @@ def _row(execution: Execution) -> dict[str, object]:
         "id": execution.id,
         "flow": execution.flow_id,
         "kind": execution.flow_kind,
+        "operation": execution.operation,
         "state": execution.state.value,
         "rows": execution.rows or 0,
         "seconds": _seconds(execution),
@@ -113,7 +228,7 @@ def _seconds(execution: Execution) -> float:
 def _print_report(report: Report) -> None:
     by_topic: dict[str, list[Execution]] = {}
     for execution in report.executions:
-        if execution.flow_kind == "care":
+        if not execution.operation.moves:
             continue
         by_topic.setdefault(execution.topic, []).append(execution)
     rows = []
@@ -131,55 +246,3 @@ def _print_report(report: Report) -> None:
     for execution in report.executions:
         if execution.state == "failed":
             complain(f"{execution.topic}: {execution.comment}")
-
-
-View = Annotated[str, typer.Argument(help="A view of the project.")]
-Last = Annotated[str | None, typer.Option(help="POS,ID: rows behind it.")]
-Next = Annotated[str | None, typer.Option(help="POS,ID: rows up to it.")]
-Whose = Annotated[str | None, typer.Option(help="Whose view it is, if several use it.")]
-
-
-def view(
-    context: typer.Context,
-    name: View,
-    last: Last = None,
-    next: Next = None,
-    topic: Whose = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 20,
-    json: Json = False,
-) -> None:
-    """Show what a view gives for a block; starts a JVM, writes nothing."""
-    from tidegate.cli.previews import Asked, preview
-
-    with opened(context) as parts, parts.spark() as spark:
-        columns, rows = preview(parts, spark, Asked(name, topic, last, next), limit)
-        if json:
-            print_json([dict(zip(columns, row, strict=True)) for row in rows])
-        else:
-            print_table(columns, rows, empty="The view gives no row for this block.")
-
-
-def explain(
-    context: typer.Context,
-    name: View,
-    last: Last = None,
-    next: Next = None,
-    topic: Whose = None,
-    json: Json = False,
-) -> None:
-    """Show how Spark would read a view for a block; starts a JVM, reads no row."""
-    from tidegate.cli.previews import Asked, plan_of
-
-    with opened(context) as parts, parts.spark() as spark:
-        plan = plan_of(parts, spark, Asked(name, topic, last, next))
-    if json:
-        print_json({"view": name, "plan": plan})
-    else:
-        print(plan)
-
-
-def retry(context: typer.Context, topic: str) -> None:
-    """Try the rows that failed once more with the next run, the dead ones too."""
-    with opened(context) as parts:
-        waiting = parts.store.failures.retry(known_topic(parts, topic), parts.runtime.now())
-        print(f"{topic}: the next run tries {waiting:,} {'row' if waiting == 1 else 'rows'} again.")

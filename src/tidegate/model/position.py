@@ -1,11 +1,21 @@
-"""Positions: how far a topic has come, as a pair of milliseconds and id."""
+"""Positions: how far a flow has come, the block that is to take it further, and who holds it.
+
+A table's position is (pos, id). Another kind has a marker of its own, a JSON object: an offset for
+each partition, a list of files, a text. The rule is the same for all: a block is declared before it
+runs, never computed again, and only its commit moves the position.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
+
+from typing_extensions import TypeVar
 
 GREATEST = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +51,115 @@ class Position(NamedTuple):
 
 
 START = Position(0, -1)
-"""Where a new topic stands: before every row from the epoch on."""
+"""Where a new flow stands: before every row from the epoch on, whatever its markers are."""
+M = TypeVar("M", default=Position, bound=Position | Mapping[str, Any])
+"""How a kind marks where it is."""
+
+
+class OffsetState(StrEnum):
+    """What the last execution of a flow left behind."""
+
+    NEW = "NEW"  # nothing ran yet
+    RUNNING = "RUNNING"  # claimed; its holder moves it on
+    DONE = "DONE"  # the last block is committed
+    NOJOBS = "NOJOBS"  # there was nothing to take
+    FAILED = "FAILED"  # the last execution failed; the next one tries again
+    STOPPED = "STOPPED"  # a person has to look; `tidegate resume` lets it go on
+
+
+@dataclass(frozen=True)
+class Block(Generic[M]):
+    """What lies in (last, next] of what a flow reads, as declared: never computed again."""
+
+    last: M
+    next: M
+    rows: int
+    seq: int
+    full: bool
+    """More rows were eligible than the block took."""
+    complete_to: int
+    """What the flow's complete_to becomes with this block."""
+    definition_version: int
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """The Delta versions of what it reads, the base first, when the block was declared."""
+    processor: str = ""
+    """What turns the block into rows, for people who look for problems: Step, Reload and so on."""
+
+
+@dataclass(frozen=True)
+class Offset(Generic[M]):
+    """A flow's row in `offsets`: its position, its mutex and its open block."""
+
+    topic: str
+    """The flow's id, under which it keeps its position."""
+    last: M
+    lane: str = ""
+    """What it writes to, as its row says; empty where no row is known."""
+    seq: int = 0
+    """The sequence number of the last committed block."""
+    rows: int = 0
+    run: int | None = None
+    """When the row was last moved, in milliseconds."""
+    processor: str = ""
+    state: OffsetState = OffsetState.NEW
+    hostid: str = ""
+    """Who holds the mutex; empty when it is free."""
+    execution_id: str | None = None
+    claimed_at: int | None = None
+    complete_to: int = 0
+    failures: int = 0
+    reason: str = ""
+    """Why the topic failed or was stopped, in one sentence."""
+    full: bool = False
+    """The last committed block left eligible rows behind."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """The Delta versions that the last committed load read."""
+    definition_version: int | None = None
+    """The definition that the last committed load used."""
+    columns: Mapping[str, str] | None = None
+    """The columns that the last committed load gave, with their types; None when not known."""
+    stale: str = ""
+    """What the table no longer agrees with, since when, and what mends it; empty when nothing."""
+    vacuumed_at: int | None = None
+    """When a VACUUM of the table was last tried."""
+    block: Block[M] | None = None
+    """The declared block that is not committed yet."""
+
+    @property
+    def next(self) -> M | None:
+        return self.block.next if self.block else None
+
+    def behind(self, block: Block[M], rows: int, at: int) -> Offset[M]:
+        """The row as it is once the block is done: moved, and free of any block."""
+        return replace(
+            self,
+            last=block.next,
+            seq=block.seq,
+            rows=rows,
+            run=at,
+            state=OffsetState.DONE,
+            complete_to=max(self.complete_to, block.complete_to),
+            failures=0,
+            reason="",
+            full=block.full,
+            versions=block.versions,
+            definition_version=block.definition_version,
+            block=None,
+        )
+
+    def standing(self) -> Block[M]:
+        """Give a block that goes nowhere, for an operation that leaves the flow where it is."""
+        return Block(
+            last=self.last,
+            next=self.last,
+            rows=0,
+            seq=self.seq,
+            full=self.full,
+            complete_to=self.complete_to,
+            definition_version=self.definition_version or 0,
+            versions=self.versions,
+            processor=self.processor,
+        )
 
 
 def before(pos: int) -> Position:

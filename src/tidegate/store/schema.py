@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0007"
+REVISION = "0008"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -67,9 +67,13 @@ offsets = Table(
     "offsets",
     metadata,
     Column("topic", Text, primary_key=True),
-    _text("destination"),
+    # What the flow writes to: one execution at a time.
+    _text("lane"),
     _number("last_pos"),
     _number("last_id"),
+    # Of a flow that counts in another way than (pos, id); NULL for a table's topic.
+    _json("last_marker", nullable=True),
+    _json("next_marker", nullable=True),
     _number("rows"),
     _number("next_pos", nullable=True),
     _number("next_id", nullable=True),
@@ -99,8 +103,9 @@ offsets = Table(
     _number("block_complete_to", nullable=True),
     _number("block_definition_version", nullable=True),
     _json("block_versions", nullable=True),
+    _json("block_last_marker", nullable=True),
     *_stamps(),
-    Index("offsets_destination", "destination"),
+    Index("offsets_lane", "lane"),
 )
 
 blocks = Table(
@@ -121,6 +126,8 @@ blocks = Table(
     _json("versions"),
     _number("base_version", nullable=True),
     _number("committed_version", nullable=True),
+    _json("last_marker", nullable=True),
+    _json("next_marker", nullable=True),
     *_stamps(),
 )
 
@@ -129,6 +136,7 @@ lineage = Table(
     metadata,
     Column("topic", Text, primary_key=True),
     Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False, server_default="table"),
     _json("definition"),
     _text("user"),
     Column("current", Boolean, nullable=False),
@@ -151,6 +159,8 @@ etl_executions = Table(
     _text("flow_kind"),
     _text("flow_id"),
     _text("topic"),
+    Column("lane", Text, nullable=False, server_default=""),
+    Column("operation", Text, nullable=False, server_default="build"),
     _number("attempt"),
     _text("retry_of", nullable=True),
     _text("etl_worker"),
@@ -162,6 +172,7 @@ etl_executions = Table(
     _number("cancel_requested_at", nullable=True),
     _text("comment"),
     _number("rows", nullable=True),
+    Column("failed", BigInteger, nullable=False, server_default="0"),
     _json("configuration"),
     _number("term", nullable=True),
     _json("tags", nullable=True),
@@ -290,8 +301,8 @@ leadership = Table(
     *_stamps(),
 )
 
-flow_wishes = Table(
-    "flow_wishes",
+flow_controls = Table(
+    "flow_controls",
     metadata,
     Column("flow_id", Text, primary_key=True),
     # What people want of a flow; nobody but people writes here.

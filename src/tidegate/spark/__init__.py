@@ -1,0 +1,1 @@
+"""Spark and the Delta tables of the lake, shared by the kinds of flow."""

@@ -1,0 +1,1 @@
+"""SQL of views and statements, read and edited without a JVM: pure, for every kind of flow."""
