@@ -15,10 +15,10 @@ from tidegate.errors import Problem
 from tidegate.model.flow import Definition, Kind
 from tidegate.model.position import Offset
 from tidegate.project.folder import Found, KindReader, Project, Shared
-from tidegate.project.yaml import Entry, Fields, Form, Text
+from tidegate.project.yaml import Entry, EntryFields, Form, Text
 
 
-class CountFields(Fields):
+class CountFields(EntryFields):
     count: Text
     into: Text
     upto: Text = "10"

@@ -270,12 +270,12 @@ class TestStreams:
     def test_they_are_filled_as_they_are_told_in_any_order(self, store: Store) -> None:
         stats = replace(self.KEY, total_in=3, total_out=2, total_failed=1)
         for told in (stats, replace(self.KEY, finished_at=9), replace(self.KEY, started_at=5)):
-            store.phases.tell([told], NOW)
+            store.phases.record([told], NOW)
         assert store.phases.of("e-1") == [replace(stats, started_at=5, finished_at=9)]
 
     def test_a_repeated_start_adds_no_row_and_moves_no_time(self, store: Store) -> None:
         for at in (5, 7):
-            store.phases.tell([replace(self.KEY, started_at=at)], NOW)
+            store.phases.record([replace(self.KEY, started_at=at)], NOW)
         assert store.phases.of("e-1") == [replace(self.KEY, started_at=5)]
 
 

@@ -66,7 +66,7 @@ class Crew:
             self.gear.runtime.uuid(),
             Flow("fact.t0", Kind.TABLE, "fact.t0"),
             now,
-            told=with_limits(limits),
+            configuration=with_limits(limits),
             worker=instance.id,
         )
         self.gear.store.executions.assign(made)

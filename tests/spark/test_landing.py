@@ -100,6 +100,12 @@ class TestAppend:
         with pytest.raises(TopicStopped, match="landed at pos"):
             place.land(1, customers(("a", "Ann")), pos=POS + 9)
 
+    def test_rows_behind_those_of_another_writer_are_refused(self, place: Place) -> None:
+        place.land(1, customers(("b", "Ben")), writer="other", pos=POS + 5)
+        with pytest.raises(TopicStopped, match="let one flow alone land in a table"):
+            place.land(1, customers(("a", "Ann")), pos=POS + 3)
+        assert place.rows("_id") == [("b",)]
+
     def test_an_empty_batch_lands_and_is_recorded(self, place: Place) -> None:
         place.land(1, customers(("a", "Ann")))
         empty = customers().cast(pa.schema([("_id", pa.string()), ("name", pa.string())]))

@@ -112,9 +112,9 @@ class TestAssign:
 def test_what_the_plan_allows_survives_the_message() -> None:
     limits = Limits(5, Position(3, 4), 9, 8, retry=True)
     flow = Flow("fact.x", Kind.TABLE, "fact.x")
-    made = new_execution("e", flow, 1, told=with_limits(limits))
+    made = new_execution("e", flow, 1, configuration=with_limits(limits))
     assert limits_of(made.configuration) == limits
-    made = new_execution("e", flow, 1, told=with_limits(None))
+    made = new_execution("e", flow, 1, configuration=with_limits(None))
     assert limits_of(made.configuration) is None
 
 

@@ -13,7 +13,7 @@ from tidegate.model.duration import HOUR, MINUTE, SECOND
 from tidegate.model.looks import Ahead, Look
 from tidegate.model.position import START, Block, Offset, OffsetState, Position, before
 from tidegate.tables.definition import Processor, TableDefinition
-from tidegate.tables.plan import Facts, Plan, Verdict, backoff, make_plan
+from tidegate.tables.plan import Facts, Plan, TableVerdict, backoff, make_plan
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20.000Z
 BASE, OTHER, TOPIC = "stage.orders", "stage.customers", "fact.orders"
@@ -71,7 +71,9 @@ def plan(
     return make_plan(facts)
 
 
-def verdict(*parts: TableDefinition | Look | Offset, topic: str = TOPIC, **more: object) -> Verdict:
+def verdict(
+    *parts: TableDefinition | Look | Offset, topic: str = TOPIC, **more: object
+) -> TableVerdict:
     return plan(*parts, **more).verdicts[topic]  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from tidegate.project.yaml import (
     Duration,
     Entry,
-    Fields,
+    EntryFields,
     Form,
     Names,
     Share,
@@ -23,7 +23,7 @@ from tidegate.project.yaml import (
 from tidegate.tables.reading import TABLES
 
 
-class Jdbc(Fields):
+class Jdbc(EntryFields):
     called: ClassVar[str] = "a jdbc source"
 
     type: Literal["jdbc"]
@@ -31,7 +31,7 @@ class Jdbc(Fields):
     options: Texts = {}  # noqa: RUF012  (pydantic copies it)
 
 
-class Files(Fields):
+class Files(EntryFields):
     called: ClassVar[str] = "a files source"
 
     type: Literal["files"]
@@ -39,11 +39,11 @@ class Files(Fields):
     settle: Duration = 2_000
 
 
-class Input(Fields):
+class Input(EntryFields):
     source: Text = Field(examples=["lines"])
 
 
-class Node(Fields):
+class Node(EntryFields):
     called: ClassVar[str] = "a node"
     refused: ClassVar[dict[str, str]] = {"class": "is not for this node"}
 
@@ -53,7 +53,7 @@ class Node(Fields):
     inputs: list[Input] = []  # noqa: RUF012
 
 
-class Made(Fields):
+class Made(EntryFields):
     """An entry as a pipe's or a topology's could be."""
 
     name: Text = Field(alias="_id", examples=["crm"])
@@ -173,7 +173,7 @@ def test_every_problem_of_an_entry_is_told_in_one_go(tmp_path: Path) -> None:
 
 
 def test_a_required_field_that_is_empty_is_missing(tmp_path: Path) -> None:
-    class Timed(Fields):
+    class Timed(EntryFields):
         name: Text
         every: Duration = Field(examples=["5min"])
 

@@ -75,7 +75,7 @@ class WakeSockets:
                     # Its process is dead. Names are never used again, so nobody else's is hit.
                     Path(path).unlink(missing_ok=True)
                 except OSError:
-                    # The one place where ignoring is right: a full socket rings already, one that
+                    # The one place where ignoring is right: a full socket wakes already, one that
                     # is gone has nobody to wake, and whoever misses a wake looks within a second.
                     continue
 
@@ -107,7 +107,7 @@ class WakeSocket:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def drain(self) -> bool:
-        """Take all rings that came; tell whether one of them was a wake."""
+        """Take all that came; tell whether one of them was a wake."""
         woken = False
         while True:
             try:
@@ -126,7 +126,7 @@ class WakeSocket:
             try:
                 bell.sendto(_LOOK, str(self._path))
             except OSError:
-                # As above: it rings already, or it has just been closed.
+                # As above: it wakes already, or it has just been closed.
                 return
 
     def close(self) -> None:

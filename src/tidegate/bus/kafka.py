@@ -241,7 +241,7 @@ CLOSING_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Reader(Enum):
+class Role(Enum):
     """Who reads, which tells where it begins."""
 
     MANAGER = "manager"  # behind what managers have done, or at the beginning of what is kept
@@ -257,7 +257,7 @@ class KafkaInbox:
         self,
         cluster: Cluster,
         channels: Sequence[Channel],
-        reader: Reader,
+        reader: Role,
         wanted: Callable[[Delivery], bool],
     ) -> None:
         self._channels = {cluster.name(channel): channel for channel in channels}
@@ -325,7 +325,7 @@ class KafkaInbox:
     def _commit(self, *, wait: bool) -> None:
         with self._changed:
             done, self._to_commit = self._to_commit, {}
-        if not done or self._reader is not Reader.MANAGER:
+        if not done or self._reader is not Role.MANAGER:
             return
         names = {channel: name for name, channel in self._channels.items()}
         places = [TopicPartition(names[channel], 0, offset) for channel, offset in done.items()]
@@ -360,15 +360,15 @@ class KafkaInbox:
     def _places(self, *, from_beginning: bool) -> list[TopicPartition]:
         partitions = [TopicPartition(name, 0, OFFSET_BEGINNING) for name in self._channels]
         match self._reader:
-            case Reader.MANAGER:
+            case Role.MANAGER:
                 committed = self._consumer.committed(partitions, timeout=START_SECONDS)
                 return [
                     one if one.offset >= 0 else TopicPartition(one.topic, 0, OFFSET_BEGINNING)
                     for one in committed
                 ]
-            case Reader.WORKER if from_beginning:
+            case Role.WORKER if from_beginning:
                 return partitions
-            case Reader.WORKER:
+            case Role.WORKER:
                 return [TopicPartition(one.topic, 0, self._end_of(one)) for one in partitions]
 
     def _end_of(self, partition: TopicPartition) -> int:
@@ -443,7 +443,7 @@ class KafkaBus:
 
     def manager_inbox(self) -> KafkaInbox:
         channels = [Channel.HEARTBEAT, Channel.PROGRESS]
-        inbox = KafkaInbox(self._cluster, channels, Reader.MANAGER, lambda _delivery: True)
+        inbox = KafkaInbox(self._cluster, channels, Role.MANAGER, lambda _delivery: True)
         self._inboxes.append(inbox)
         return inbox
 
@@ -452,7 +452,7 @@ class KafkaBus:
         inbox = KafkaInbox(
             self._cluster,
             [Channel.CONTROL],
-            Reader.WORKER,
+            Role.WORKER,
             lambda delivery: _is_for(mine, delivery),
         )
         self._inboxes.append(inbox)

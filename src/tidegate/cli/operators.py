@@ -223,9 +223,9 @@ def resume(context: typer.Context, topic: str) -> None:
     with opened(context) as parts:
         known_topic(parts, topic)
         now = parts.runtime.now()
-        wish = parts.store.controls.all().get(topic)
+        control = parts.store.controls.all().get(topic)
         offset = parts.store.offsets.get(topic)
-        paused = wish is not None and wish.paused_at is not None
+        paused = control is not None and control.paused_at is not None
         stopped = offset is not None and offset.state is OffsetState.STOPPED
         if not paused and not stopped:
             raise WrongUse(f"{topic} is neither paused nor stopped: nothing to resume")
@@ -400,4 +400,4 @@ def _about(entity: Mapping[str, Any]) -> str:
             told = f"{entity['entity']['_id']} {entity['state']}{tries}: {entity['exception']}"
         case "task-failed":
             told = str(entity["reason_why_stopped"]).partition("\n")[0]
-    return f"{entity['task_instance']}  {told}"
+    return f"{entity.get('task_instance', '')}  {told}"

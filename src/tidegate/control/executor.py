@@ -82,7 +82,7 @@ class Executor:
         flow: Flow,
         *,
         operation: Operation = Operation.BUILD,
-        told: Mapping[str, Any] | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> Execution:
         """2. Keep an execution for this process; after one that failed or died, its retry."""
         offset = self._store.offsets.get(flow.id)
@@ -93,7 +93,7 @@ class Executor:
             self._runtime.now(),
             operation=operation,
             earlier=self._store.executions.list(flow=flow.id, limit=1) if goes_on else (),
-            told=told,
+            configuration=configuration,
             worker=self._holders.me,
         )
         self._store.executions.assign(execution)

@@ -69,9 +69,9 @@ class Foreground:
         return None
 
     def _run_one(self, verdict: Verdict, instruction: Instruction) -> None:
-        flow, told = instruction.flow, instruction.told
+        flow, configuration = instruction.flow, instruction.configuration
         # 2. Assign.
-        execution = self._executor.assign(flow, told=told)
+        execution = self._executor.assign(flow, configuration=configuration)
         self._watcher.started(flow.id, verdict.rows_ahead)
         try:
             ended = self._end(execution, verdict)
@@ -84,7 +84,7 @@ class Foreground:
         self._watcher.ended(ended)
         if ended.state in (ExecutionState.FAILED, ExecutionState.LOST):
             self._left_alone[flow.id] = ended.comment
-        elif ended.comment == NOTHING_TO_DO and told:
+        elif ended.comment == NOTHING_TO_DO and configuration:
             self._idle.add(flow.id)
         else:
             self._idle.clear()

@@ -216,7 +216,7 @@ class Leader:
             flow,
             self._runtime.now(),
             earlier=self._store.executions.list(flow=flow.id, limit=1) if goes_on else (),
-            told=instruction.told,
+            configuration=instruction.configuration,
             worker=instance.id,
             term=self._term,
         )

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tidegate.errors import Malformed
-from tidegate.model.execution import Execution, advance, told
+from tidegate.model.execution import Execution, advance, stream_of
 from tidegate.model.messages import (
     Accepted,
     ExecutionProgress,
@@ -85,7 +85,7 @@ class MessageHandler:
             named = {message.execution_id for _, message in (*progress, *streams)}
             executions = dict(self._store.executions.some(named))
             self._follow(progress, executions, handled, refused, term)
-            self._tell(streams, executions, refused)
+            self._record_streams(streams, executions, refused)
         if refused:
             delivery, why = refused[-1]
             skipped = (len(refused), delivery.channel, delivery.where, why)
@@ -130,7 +130,7 @@ class MessageHandler:
         ]
         self._store.executions.follow(moved, term, self._runtime.now())
 
-    def _tell(
+    def _record_streams(
         self,
         streams: Sequence[tuple[Delivery, StreamProgress]],
         executions: dict[str, Execution],
@@ -144,8 +144,8 @@ class MessageHandler:
             elif (
                 not execution.flow_kind.ends_in_store or execution.etl_worker != message.instance_id
             ):
-                known.append(told(message))
-        self._store.phases.tell(known, self._runtime.now())
+                known.append(stream_of(message))
+        self._store.phases.record(known, self._runtime.now())
 
 
 def _read(delivery: Delivery, refused: _Refused) -> Message | None:

@@ -174,7 +174,7 @@ class Assignments:
             order.execution_id,
             instruction.flow,
             self._runtime.now(),
-            told=instruction.told,
+            configuration=instruction.configuration,
             worker=order.instance,
         )
         self._store.executions.assign(made)

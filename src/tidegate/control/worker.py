@@ -57,7 +57,7 @@ class SlotFree:
     """A slot has done what it was told."""
 
     instance: str
-    told: bool
+    reported: bool
     """Its end was reported, which says as well that the slot is free."""
 
 
@@ -203,15 +203,15 @@ class Worker:
             case Command():
                 self._hear(item.message, item.delivery)
             case SlotFree():
-                self._free(self._slots[item.instance], item.told)
+                self._free(self._slots[item.instance], item.reported)
             case Rows():
                 self._compare(item.open)
             case Signal():
                 self._stop()
 
-    def _free(self, slot: Slot, told: bool) -> None:
+    def _free(self, slot: Slot, reported: bool) -> None:
         slot.execution_id = None
-        if slot.owes_word or not told or self._foreign_manager:
+        if slot.owes_word or not reported or self._foreign_manager:
             # At once: the manager need not wait for the next beat to use the slot again.
             slot.owes_word = False
             self._bus.publish([Heartbeat(slot.id, slot.state, self._runtime.now())])
@@ -219,8 +219,8 @@ class Worker:
     def _hear(self, message: Message, delivery: Delivery) -> None:
         match message:
             case Assign() if message.assignee in self._slots:
-                told = (message.execution_id, message.assignee, message.configuration)
-                self._give(Assignment(*told, delivery))
+                given = (message.execution_id, message.assignee, message.configuration)
+                self._give(Assignment(*given, delivery))
             case Cancel() if message.assignee in self._slots:
                 self._minded.put(Signal.STOP)
             case Shutdown() if message.assignee in self._slots:
@@ -341,13 +341,13 @@ class Worker:
             order = slot.mailbox.receive(None)
             if not isinstance(order, Assignment):
                 return
-            told = False
+            reported = False
             try:
-                told = self._assignments.run(order)
+                reported = self._assignments.run(order)
             except StoreError as error:
                 # Not claimed, or claimed and unknown: the store tells the next who looks.
                 log.warning("%s", error)
             except Exception:
                 # A slot that ended here would be busy for ever.
                 log.exception("execution %s", order.execution_id)
-            self._mailbox.put(SlotFree(slot.id, told))
+            self._mailbox.put(SlotFree(slot.id, reported))

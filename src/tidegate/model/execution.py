@@ -157,7 +157,7 @@ class Stream:
     total_failed: int | None = None
 
 
-def told(message: StreamProgress) -> Stream:
+def stream_of(message: StreamProgress) -> Stream:
     """Give the row as far as one message tells it."""
     stream = Stream(message.execution_id, message.instance_id, message.phase.value, message.stream)
     match message:
@@ -241,8 +241,8 @@ def advance(execution: Execution, message: ExecutionProgress) -> Execution:
             assert_never(message)
 
 
-def _once(known: int | None, told: int) -> int:
-    return told if known is None else known
+def _once(known: int | None, at: int) -> int:
+    return at if known is None else known
 
 
 def new_execution(
@@ -252,7 +252,7 @@ def new_execution(
     *,
     operation: Operation = Operation.BUILD,
     earlier: Sequence[Execution] = (),
-    told: Mapping[str, Any] | None = None,
+    configuration: Mapping[str, Any] | None = None,
     worker: str = "",
     term: int | None = None,
 ) -> Execution:
@@ -269,13 +269,13 @@ def new_execution(
         retry_of=earlier[0].id if earlier else None,
         etl_worker=worker,
         assigned_at=at,
-        configuration=configuration_of(flow, operation, told or {}),
+        configuration=configuration_of(flow, operation, configuration or {}),
         term=term,
     )
 
 
 def configuration_of(
-    flow: Flow, operation: Operation, told: Mapping[str, Any]
+    flow: Flow, operation: Operation, more: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Say to a worker what to run; it finds the definition in the store."""
     return {
@@ -283,7 +283,7 @@ def configuration_of(
         "id": flow.id,
         "lane": flow.lane,
         "operation": operation.value,
-        **told,
+        **more,
     }
 
 

@@ -453,7 +453,7 @@ def parse(channel: Channel, body: bytes) -> Message:
 
 
 def may_wait(body: bytes) -> bool:
-    """Guess without reading it whether a message tells of a data stream, which stirs nobody.
+    """Guess without reading it whether a message tells of a data stream, which wakes nobody.
 
     Four of five do. One that is taken for another is read sooner, or later, and read all the same.
     """

@@ -59,7 +59,7 @@ class Instruction:
     """What an execution of a due flow is told beside its flow."""
 
     flow: Flow
-    told: Mapping[str, Any] = field(default_factory=dict)
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     goes_on: bool = False
     """The one before it failed, or died: it is its retry."""
 
@@ -147,7 +147,7 @@ class Executes(Protocol):
         flow: Flow,
         *,
         operation: Operation = Operation.BUILD,
-        told: Mapping[str, Any] | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> Execution:
         """2. Keep an execution for this process; after one that failed or died, its retry."""
 

@@ -111,7 +111,7 @@ class Bus(Protocol):
         """
 
     def announce(self, messages: Sequence[Message]) -> None:
-        """Let messages be read, now that the store has what they tell of: ring, or send them."""
+        """Let messages be read, now that the store has what they tell of: wake readers, or send."""
 
     def manager_inbox(self) -> Inbox:
         """Read ems.heartbeat and ems.progress, from where the last manager came to."""

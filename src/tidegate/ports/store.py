@@ -38,7 +38,7 @@ class Rejection:
     at: int
 
 
-class Rejected(Protocol):
+class RejectedMessages(Protocol):
     """Messages that were skipped, the newest of them."""
 
     def keep(self, refused: Sequence[tuple[Delivery, str]], at: int) -> None:
@@ -90,8 +90,8 @@ class Messages(Protocol):
     def trim(self, before: int) -> Future[None]:
         """Delete what is older than a time."""
 
-    def listen(self, ring: Callable[[], None]) -> Listening | None:
-        """Ring after each put of any process; None where the database cannot tell."""
+    def listen(self, wake: Callable[[], None]) -> Listening | None:
+        """Wake after each put of any process; None where the database cannot tell."""
 
 
 class Leadership(Protocol):
@@ -143,7 +143,7 @@ class Instances(Protocol):
 class Phases(Protocol):
     """What is known of the streams of executions."""
 
-    def tell(self, streams: Sequence[Stream], at: int) -> None: ...
+    def record(self, streams: Sequence[Stream], at: int) -> None: ...
 
     def of(self, execution_id: str) -> Sequence[Stream]: ...
 
@@ -347,7 +347,7 @@ class Executions(Protocol):
         `ended` are the hostids that can no longer write: their mutexes are freed. Raises Deposed.
         """
 
-    def follow(self, told: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
+    def follow(self, moved: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
         """Write what a foreign worker told, from what was read to what it becomes; else leave it.
 
         Raises Deposed.
@@ -515,7 +515,7 @@ class Store(Protocol):
     def messages(self) -> Messages: ...
 
     @property
-    def rejected(self) -> Rejected: ...
+    def rejected(self) -> RejectedMessages: ...
 
     @property
     def rebuilds(self) -> Rebuilds: ...

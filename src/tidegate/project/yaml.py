@@ -34,7 +34,7 @@ _NO_MAPPING = "must be a mapping of names to values"
 _SENTENCE = "sentence"
 
 
-class Fields(BaseModel):
+class EntryFields(BaseModel):
     """What an entry, or a mapping within one, may say; each kind has classes of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,7 +91,7 @@ class Fields(BaseModel):
         return InitErrorDetails(type=worded, loc=where, input=error["input"])
 
 
-F = TypeVar("F", bound=Fields)
+F = TypeVar("F", bound=EntryFields)
 Place = tuple[str, ...]
 """The keys, and the numbers of items, that lead from an entry to what stands in it."""
 

@@ -84,6 +84,7 @@ class DeltaLanding:
         recorded = self._tables.recorded(batch.table, batch.writer)
         if self._is_in(recorded, batch):
             return self._landed(batch, recorded, skipped=True)
+        self._require_newest(batch)
         try:
             frame = self._frame(batch, rows)
             if not frame.columns and not self._tables.exists(batch.table):
@@ -119,6 +120,17 @@ class DeltaLanding:
             if commit["version"] == recorded.version:
                 return our_metadata(commit).get("pos")
         return None
+
+    def _require_newest(self, batch: Batch) -> None:
+        """Refuse rows behind those that the table has: whoever reads it has passed their place."""
+        names = landed_names(self._tables.column_names(batch.table), ())
+        newest = self._tables.look(batch.table, names.pos, names.id).newest
+        if newest is not None and newest.pos >= batch.pos:
+            raise TopicStopped(
+                f"{batch.table} holds rows at {newest}, landed since block {batch.seq} of"
+                f" {batch.writer} was declared at pos {batch.pos}: rows behind them would be read"
+                " by nobody; let one flow alone land in a table"
+            )
 
     def _frame(self, batch: Batch, rows: Any) -> DataFrame:
         if isinstance(rows, pa.Table):

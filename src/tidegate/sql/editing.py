@@ -23,7 +23,7 @@ from tidegate.sql.reading import (
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of the parts that the rows of a base table are dealt into, by the hash of a column."""
+    """One of the parts that the rows of a base table are sharded into, by the hash of a column."""
 
     column: str
     number: int

@@ -50,7 +50,7 @@ def step_findings(
             finding
             for reading in readings.values()
             if sharded
-            for finding in _not_dealt(reading, base)
+            for finding in _not_sharded(reading, base)
         ),
         *_wrong_positions(top, (pos, id), keyed),
         *rows.findings,
@@ -97,7 +97,7 @@ def _wrong_arguments(reading: Reading) -> Iterator[Finding]:
             )
 
 
-def _not_dealt(reading: Reading, base: str) -> Iterator[Finding]:
+def _not_sharded(reading: Reading, base: str) -> Iterator[Finding]:
     """Whose a row is, is told by a column beside its position: both must be the base's own."""
     for call in block_calls(reading.root):
         if call.name.lower() == "block" and not _is_on(call, base):

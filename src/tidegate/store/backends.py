@@ -295,10 +295,10 @@ _log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Implements `ports.Listening`: a thread that waits, and rings at each notice."""
+    """Implements `ports.Listening`: a thread that waits, and wakes at each notice."""
 
-    def __init__(self, engine: Engine, ring: Callable[[], None]) -> None:
-        self._engine, self._ring = engine, ring
+    def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
+        self._engine, self._wake = engine, wake
         self._stop, self._stopping = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="notices", daemon=True)
         self._thread.start()
@@ -334,13 +334,13 @@ class Notices:
         heard = connection.connection.driver_connection
         assert isinstance(heard, Heard)
         # For whatever came before this connection listened.
-        self._ring()
+        self._wake()
         with selectors.DefaultSelector() as either:
             either.register(self._stop, selectors.EVENT_READ)
             either.register(heard, selectors.EVENT_READ)
             while all(key.fileobj is not self._stop for key, _ in either.select()):
                 if any(True for _ in heard.notifies(timeout=0)):
-                    self._ring()
+                    self._wake()
 
 
 def _first_line(error: Exception) -> str:

@@ -175,7 +175,7 @@ def _commit(connection: Connection, commit: Commit) -> Committed:
     offset = locked(connection, execution.topic)
     rows, note = commit.outcome.rows, commit.outcome.note
     ended = executions.finish(connection, execution, rows, failed, note, at)
-    return Committed(ended, offset, _tell(connection, ended, commit))
+    return Committed(ended, offset, _record_streams(connection, ended, commit))
 
 
 def _checkpoint(connection: Connection, commit: Commit, next: Block[Any] | None) -> Committed:
@@ -194,7 +194,7 @@ def _checkpoint(connection: Connection, commit: Commit, next: Block[Any] | None)
     else:
         offset = declare(connection, execution, next, at)
     goes_on = executions.go_on(connection, execution, commit.outcome.rows, failed, at)
-    return Committed(goes_on, offset, _tell(connection, goes_on, commit))
+    return Committed(goes_on, offset, _record_streams(connection, goes_on, commit))
 
 
 def _still_held(held: Offset[Any]) -> dict[str, Any]:
@@ -233,9 +233,9 @@ def _leave_behind(connection: Connection, commit: Commit) -> int:
     return failed + outcome.failed
 
 
-def _tell(connection: Connection, execution: Execution, commit: Commit) -> list[Stream]:
+def _record_streams(connection: Connection, execution: Execution, commit: Commit) -> list[Stream]:
     streams = streams_of(execution, commit.outcome.streams)
-    records.tell(connection, streams, commit.at)
+    records.record_streams(connection, streams, commit.at)
     return streams
 
 

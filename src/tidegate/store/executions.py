@@ -442,13 +442,13 @@ class SqlExecutions:
 
         return self._writer.write(write)
 
-    def follow(self, told: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
+    def follow(self, moved: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
         def write(connection: Connection) -> None:
             require_term(connection, term)
-            for before, after in told:
+            for before, after in moved:
                 follow(connection, before, after, at)
 
-        if told:
+        if moved:
             self._writer.write(write)
 
     def ask_to_cancel(self, execution_id: str, at: int) -> bool:

@@ -92,8 +92,8 @@ class SqlMessages:
 
         return self._writer.submit(forget)
 
-    def listen(self, ring: Callable[[], None]) -> Notices | None:
-        return None if self._listening is None else Notices(self._listening, ring)
+    def listen(self, wake: Callable[[], None]) -> Notices | None:
+        return None if self._listening is None else Notices(self._listening, wake)
 
 
 def rows_of(outgoing: Sequence[OutgoingMessage], at: int) -> Sequence[Row]:

@@ -202,9 +202,9 @@ class SqlPhases:
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader, self._writer = reader, writer
 
-    def tell(self, streams: Sequence[Stream], at: int) -> None:
+    def record(self, streams: Sequence[Stream], at: int) -> None:
         if streams:
-            self._writer.write(lambda connection: tell(connection, streams, at))
+            self._writer.write(lambda connection: record_streams(connection, streams, at))
 
     def of(self, execution_id: str) -> Sequence[Stream]:
         rows = self._reader.rows(
@@ -215,8 +215,8 @@ class SqlPhases:
         return [_stream_of(row) for row in rows]
 
 
-def tell(connection: Connection, streams: Sequence[Stream], at: int) -> None:
-    """Merge what was told into the rows: times are set once, counts by the latest that has them."""
+def record_streams(connection: Connection, streams: Sequence[Stream], at: int) -> None:
+    """Merge what is known into the rows: times are set once, counts by the latest that has them."""
     rows = [
         {
             "execution_id": stream.execution_id,

@@ -38,14 +38,16 @@ def outside_problems(
             looks[table] = error
     sharded = {d.base for d in definitions.values() if d.shard and d.depends_on}
     columns = {table: _columns(tables, table) for table in sharded}
-    undealt = shard_problems(entries, definitions, columns)
-    problems = lake_problems(entries, definitions, looks, seen=())
+    misfits = shard_problems(entries, definitions, columns)
+    # What a flow of another kind lands may not be there yet.
+    landed = {one.flow.lane for one in project.definitions.values()}
+    problems = lake_problems(entries, definitions, looks, landed)
     if not problems:
-        return undealt
+        return misfits
     try:
-        return [*undealt, *lake_problems(entries, definitions, looks, seen())]
+        return [*misfits, *lake_problems(entries, definitions, looks, {*landed, *seen()})]
     except StoreError as error:
-        return [*undealt, *problems, Problem(FILE, 0, "store.url", str(error))]
+        return [*misfits, *problems, Problem(FILE, 0, "store.url", str(error))]
 
 
 def _glance(tables: Tables, table: str, pos: str = "pos", id: str = "id") -> Look:
@@ -100,7 +102,7 @@ def shard_problems(
     definitions: Mapping[str, TableDefinition],
     columns: Mapping[str, Collection[str]],
 ) -> list[Problem]:
-    """Require that bases which are in the lake have the columns that their rows are dealt by."""
+    """Require that bases which are in the lake have the columns that their rows are sharded by."""
     problems: list[Problem] = []
     for topic, definition in definitions.items():
         names = columns.get(definition.base) if definition.shard and definition.depends_on else None

@@ -55,14 +55,14 @@ class Facts:
 
 
 LONGEST_BACKOFF = 5 * MINUTE
-Told = str | tuple[Callable[..., str], *tuple[object, ...]]
+Sentence = str | tuple[Callable[..., str], *tuple[object, ...]]
 """A sentence, or what it is made of: few of a plan's sentences are ever read."""
-_UNBLOCKED: tuple[Told, int] = "", GREATEST
+_UNBLOCKED: tuple[Sentence, int] = "", GREATEST
 
 
 def blocked(
     definition: TableDefinition, offset: Offset, lane: Offset | None, facts: Facts
-) -> tuple[Told, int]:
+) -> tuple[Sentence, int]:
     """Say what keeps the topic from running at all, whatever its data, and until when.
 
     Empty if nothing does.
@@ -177,12 +177,12 @@ class TableState(NamedTuple):
     """Why it cannot be read; whoever needs it waits, and nobody else."""
 
 
-class Verdict(NamedTuple):
+class TableVerdict(NamedTuple):
     """What the plan says of one topic."""
 
     topic: str
     due: bool
-    told: Told
+    reason: Sentence
     complete_to: int
     held_back_by: str | None = None
     """The table that keeps it from being fresher; None when nothing but time does."""
@@ -196,9 +196,9 @@ class Verdict(NamedTuple):
     @property
     def why(self) -> str:
         """Say in words what makes the topic due, or what holds it back."""
-        if isinstance(self.told, str):
-            return self.told
-        write, *about = self.told
+        if isinstance(self.reason, str):
+            return self.reason
+        write, *about = self.reason
         return write(*about)
 
 
@@ -206,12 +206,12 @@ class Verdict(NamedTuple):
 class Plan:
     """The verdicts in the order of dependence, and the state of every table."""
 
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, TableVerdict]
     tables: Mapping[str, TableState]
     now: int
 
     @property
-    def due(self) -> list[Verdict]:
+    def due(self) -> list[TableVerdict]:
         return [verdict for verdict in self.verdicts.values() if verdict.due]
 
     def chain(self, topic: str) -> list[str]:
@@ -229,8 +229,8 @@ class Plan:
 def make_plan(facts: Facts) -> Plan:
     """Decide what is due now; the same facts always give the same plan."""
     tables: dict[str, TableState] = {}
-    verdicts: dict[str, Verdict] = {}
-    built: dict[str, list[tuple[Verdict, Offset]]] = {}
+    verdicts: dict[str, TableVerdict] = {}
+    built: dict[str, list[tuple[TableVerdict, Offset]]] = {}
     lanes = _lanes(facts)
     for definition in facts.ordered or order(facts.definitions.values()):
         if definition.processor is Processor.SOURCE:
@@ -244,7 +244,7 @@ def make_plan(facts: Facts) -> Plan:
         offset = facts.offsets.get(definition.topic) or Offset(definition.topic, START)
         verdict = _verdict(definition, offset, tables, lanes.get(table), facts)
         if offset.stale:
-            verdict = verdict._replace(told=f"{verdict.why}; {offset.stale}")
+            verdict = verdict._replace(reason=f"{verdict.why}; {offset.stale}")
         verdicts[definition.topic] = verdict
         built.setdefault(table, []).append((verdict, offset))
     for table, topics in built.items():
@@ -283,7 +283,7 @@ def _landed(table: str, facts: Facts) -> TableState:
     return TableState(complete_to, newest, look.newest, unread=look.unread)
 
 
-def _built(topics: list[tuple[Verdict, Offset]]) -> TableState:
+def _built(topics: list[tuple[TableVerdict, Offset]]) -> TableState:
     slowest, offset = topics[0]
     frontier = max(offset.last, before(slowest.complete_to))
     newest, exists = offset.last, offset.seq > 0
@@ -306,7 +306,7 @@ def _verdict(
     tables: Mapping[str, TableState],
     lane: Offset | None,
     facts: Facts,
-) -> Verdict:
+) -> TableVerdict:
     match definition.processor:
         case Processor.STEP:
             verdict = _step(definition, offset, tables, facts)
@@ -317,9 +317,9 @@ def _verdict(
         case _:
             assert_never(definition.processor)
     if verdict.due or verdict.broken or _stays(offset, facts):
-        told, until = blocked(definition, offset, lane, facts)
-        if told:
-            return Verdict(offset.topic, False, told, verdict.complete_to, not_before=until)
+        reason, until = blocked(definition, offset, lane, facts)
+        if reason:
+            return TableVerdict(offset.topic, False, reason, verdict.complete_to, not_before=until)
     return verdict
 
 
@@ -331,7 +331,7 @@ def _stays(offset: Offset, facts: Facts) -> bool:
 
 def _missing(
     definition: TableDefinition, tables: Mapping[str, TableState], facts: Facts
-) -> Verdict | None:
+) -> TableVerdict | None:
     """Judge a topic that lacks a dependency: it waits for a new one, a lost one is a fault."""
     gone = [t for t in definition.depends_on if not tables[t].exists and not tables[t].by]
     if not gone:
@@ -339,24 +339,24 @@ def _missing(
     complete_to = _stored(definition, facts).complete_to
     if tables[gone[0]].trouble:
         trouble = tables[gone[0]].trouble
-        return Verdict(definition.topic, False, trouble, complete_to, gone[0], broken=True)
+        return TableVerdict(definition.topic, False, trouble, complete_to, gone[0], broken=True)
     lost = [table for table in gone if table in facts.offsets]
     if lost:
         why = f"{lost[0]} is gone from the lake; put it back, or take it out of depends_on"
-        return Verdict(definition.topic, False, why, complete_to, lost[0], broken=True)
+        return TableVerdict(definition.topic, False, why, complete_to, lost[0], broken=True)
     declared = gone[0] in facts.definitions
     why = f"waits for {gone[0]}, which is not in the lake yet"
-    return Verdict(definition.topic, False, why, complete_to, gone[0], broken=not declared)
+    return TableVerdict(definition.topic, False, why, complete_to, gone[0], broken=not declared)
 
 
 def _unbuilt(
     definition: TableDefinition, tables: Mapping[str, TableState], complete_to: int
-) -> Verdict | None:
+) -> TableVerdict | None:
     """Judge a topic that could run, but for a table that had no row yet and so is not there."""
     for table in definition.depends_on:
         if not tables[table].exists:
             why = f"waits for {table}, which is not built yet"
-            return Verdict(definition.topic, False, why, complete_to, table)
+            return TableVerdict(definition.topic, False, why, complete_to, table)
     return None
 
 
@@ -366,7 +366,7 @@ def _stored(definition: TableDefinition, facts: Facts) -> Offset:
 
 def _step(
     definition: TableDefinition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
-) -> Verdict:
+) -> TableVerdict:
     missing = _missing(definition, tables, facts)
     if missing and offset.block is None:
         return missing
@@ -379,11 +379,11 @@ def _step(
     complete_to = max(offset.complete_to, min(bound, base.complete_to, first))
     if offset.block is not None:
         why = f"has to finish the block up to {offset.block.next}"
-        return Verdict(offset.topic, True, why, complete_to, rows_ahead=offset.block.rows)
+        return TableVerdict(offset.topic, True, why, complete_to, rows_ahead=offset.block.rows)
     if not base.positioned:
         columns = f"{definition.base_pos} and {definition.base_id}"
         why = f"{definition.base} has no columns {columns} to carry a position"
-        return Verdict(
+        return TableVerdict(
             definition.topic, False, why, offset.complete_to, definition.base, broken=True
         )
     rows = ahead.rows if ahead else 0
@@ -391,25 +391,27 @@ def _step(
     limit = min(base.frontier, before(bound))
     if limit > reached and first < bound and before(first) < base.frontier:
         limits = Limits(facts.now, base.frontier, bound, min(bound, base.complete_to))
-        return _unbuilt(definition, tables, complete_to) or Verdict(
+        return _unbuilt(definition, tables, complete_to) or TableVerdict(
             offset.topic, True, "due: new rows", complete_to, limits=limits, rows_ahead=rows
         )
     changed = _worth_a_retry(definition, offset, facts)
     if changed:
         limits = Limits(facts.now, offset.last, bound, complete_to, retry=True)
         why = f"due: {changed}, and rows that failed wait for it"
-        return Verdict(offset.topic, True, why, complete_to, limits=limits)
+        return TableVerdict(offset.topic, True, why, complete_to, limits=limits)
     again = GREATEST
     if definition.topic in facts.waiting:
         again = _looked_again(offset, facts, definition.listed[1:])
     if first == GREATEST:
         return _fresh(definition, offset, tables, complete_to, ripe, again)
-    told, by = _held(definition, tables, facts.now, slowest)
+    reason, by = _held(definition, tables, facts.now, slowest)
     # C and F grow no faster than time does: so far they are from letting the first row pass.
     reach = min(bound, base.frontier.pos)
     apart = max(first - reach, first + 1 - bound, reached.pos - reach, 1)
     again = min(again, facts.now + apart)
-    return Verdict(offset.topic, False, told, complete_to, by, rows_ahead=rows, not_before=again)
+    return TableVerdict(
+        offset.topic, False, reason, complete_to, by, rows_ahead=rows, not_before=again
+    )
 
 
 def _worth_a_retry(definition: TableDefinition, offset: Offset, facts: Facts) -> str:
@@ -437,7 +439,7 @@ def _first_untaken(offset: Offset, base: TableState, ahead: Ahead | None) -> int
 
 def _held(
     definition: TableDefinition, tables: Mapping[str, TableState], now: int, slowest: str | None
-) -> tuple[Told, str | None]:
+) -> tuple[Sentence, str | None]:
     """Judge a topic whose base has rows that must wait, and name what they wait for."""
     frontier = tables[definition.base].frontier.pos
     ripe = now - (definition.delay or 0)
@@ -471,12 +473,12 @@ def _fresh(
     complete_to: int,
     ripe: int,
     again: int,
-) -> Verdict:
+) -> TableVerdict:
     """Judge a topic that has taken every row of its base: it is as complete as what it waits on."""
     limiting = _slowest(definition.depends_on, tables)
     by = limiting if limiting and tables[limiting].complete_to < ripe else None
-    told = (_up_to_date, definition, tables[definition.base])
-    return Verdict(offset.topic, False, told, complete_to, by, not_before=again)
+    reason = (_up_to_date, definition, tables[definition.base])
+    return TableVerdict(offset.topic, False, reason, complete_to, by, not_before=again)
 
 
 def _up_to_date(definition: TableDefinition, base: TableState) -> str:
@@ -492,9 +494,9 @@ def _up_to_date(definition: TableDefinition, base: TableState) -> str:
 
 def _reload(
     definition: TableDefinition, offset: Offset, tables: Mapping[str, TableState], facts: Facts
-) -> Verdict:
+) -> TableVerdict:
     if offset.block is not None:
-        return Verdict(offset.topic, True, "has to finish its reload", offset.complete_to)
+        return TableVerdict(offset.topic, True, "has to finish its reload", offset.complete_to)
     missing = _missing(definition, tables, facts)
     if missing:
         return missing
@@ -506,13 +508,13 @@ def _reload(
     limits = Limits(facts.now, before(complete_to), complete_to, complete_to)
     reason = _changed(definition, offset, facts, definition.listed)
     if reason:
-        return _unbuilt(definition, tables, offset.complete_to) or Verdict(
+        return _unbuilt(definition, tables, offset.complete_to) or TableVerdict(
             offset.topic, True, f"due: {reason}", offset.complete_to, limits=limits
         )
     by = slowest if slowest and tables[slowest].complete_to <= complete_to else None
     again = _looked_again(offset, facts, definition.listed)
-    told = (_unchanged, offset.run)
-    return Verdict(offset.topic, False, told, complete_to, by, not_before=again)
+    unchanged = (_unchanged, offset.run)
+    return TableVerdict(offset.topic, False, unchanged, complete_to, by, not_before=again)
 
 
 def _unchanged(since: int | None) -> str:

@@ -3,8 +3,8 @@
 A leader looks again at every turn: what has not moved since is neither read nor judged again. What
 is due can change in two ways. Something that a topic looks at moves: then it is judged anew, and so
 is all that is built from it. Or time passes: C and F grow no faster than the clock, so each verdict
-knows until when it holds (`Verdict.not_before`), and what is due stays due. Either way the outcome
-is that of `make_plan` over the same facts.
+knows until when it holds (`TableVerdict.not_before`), and what is due stays due. Either way the
+outcome is that of `make_plan` over the same facts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidegate.ports.row_cache import RowCache
 from tidegate.ports.store import Applied, FlowControl, Store
 from tidegate.tables.definition import Processor, TableDefinition, as_table
 from tidegate.tables.graph import LineageGraph
-from tidegate.tables.plan import Facts, Plan, Verdict, make_plan, with_limits
+from tidegate.tables.plan import Facts, Plan, TableVerdict, make_plan, with_limits
 
-Judge = Callable[[Collection[str]], Mapping[str, Verdict]]
+Judge = Callable[[Collection[str]], Mapping[str, TableVerdict]]
 """Gives the verdicts on some topics, as of one look."""
 
 
@@ -41,7 +41,7 @@ class KeptPlan:
     not_before: Mapping[str, int]
     """By topic that is not due and may be by time alone."""
 
-    def verdicts(self, topics: Collection[str]) -> Mapping[str, Verdict]:
+    def verdicts(self, topics: Collection[str]) -> Mapping[str, TableVerdict]:
         """Judge topics as `make_plan` does, with no more of the lineage than they need."""
         wanted = self.graph.in_order(self.graph.upstream(topics))
         if not wanted:
@@ -186,7 +186,7 @@ class TablePlanner:
             for definition in kept.graph.in_order(kept.due)
         ]
 
-    def verdicts(self, *, eager: bool) -> Mapping[str, Verdict]:
+    def verdicts(self, *, eager: bool) -> Mapping[str, TableVerdict]:
         """Judge every topic as of the planner's own time; raises LakeError."""
         return self.plan(eager=eager).verdicts
 
@@ -295,14 +295,15 @@ class TablePlanner:
         controls = self._store.controls.all()
         return {
             "paused": {
-                flow: f"by {wish.paused_by} at {rfc3339(wish.paused_at)}{_because(wish)}"
-                for flow, wish in controls.items()
-                if wish.paused_at is not None
+                flow: f"by {control.paused_by} at {rfc3339(control.paused_at)}{_because(control)}"
+                for flow, control in controls.items()
+                if control.paused_at is not None
             },
             "asked": frozenset(
                 flow
-                for flow, wish in controls.items()
-                if wish.run_asked_at is not None and not _ran_since(self._offsets.get(flow), wish)
+                for flow, control in controls.items()
+                if control.run_asked_at is not None
+                and not _ran_since(self._offsets.get(flow), control)
             ),
         }
 
@@ -423,9 +424,9 @@ def _last_run(facts: Facts, definition: TableDefinition) -> int:
     return (offset.run or 0) if offset else 0
 
 
-def _because(wish: FlowControl) -> str:
-    return f" ({wish.paused_why})" if wish.paused_why else ""
+def _because(control: FlowControl) -> str:
+    return f" ({control.paused_why})" if control.paused_why else ""
 
 
-def _ran_since(offset: Offset | None, wish: FlowControl) -> bool:
-    return offset is not None and (offset.run or 0) > (wish.run_asked_at or 0)
+def _ran_since(offset: Offset | None, control: FlowControl) -> bool:
+    return offset is not None and (offset.run or 0) > (control.run_asked_at or 0)

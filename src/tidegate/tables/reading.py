@@ -15,7 +15,7 @@ from tidegate.project.folder import Found, KindReader, Shared, stands_already
 from tidegate.project.yaml import (
     Duration,
     Entry,
-    Fields,
+    EntryFields,
     Form,
     Names,
     Scalar,
@@ -119,7 +119,7 @@ _Columns = Annotated[tuple[str, ...], BeforeValidator(_columns, json_schema_inpu
 _Commented = dict[str, dict[str, Scalar] | Scalar] | None
 
 
-class TableFields(Fields):
+class TableFields(EntryFields):
     """What an entry of lineage.yaml may say of a table."""
 
     refused: ClassVar[Mapping[str, str]] = {

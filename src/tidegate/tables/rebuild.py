@@ -287,8 +287,8 @@ class Rebuilder:
             # The first block is made even without rows: a table has columns all the same.
             limits = Limits(self._runtime.now(), upto, GREATEST, upto.pos, retry=at.seq == 0)
             declared = at.block is not None
-            told = {} if declared else with_limits(limits)
-            ended = self._execute(beside.flow, told, ahead=ahead)
+            configuration = {} if declared else with_limits(limits)
+            ended = self._execute(beside.flow, configuration, ahead=ahead)
             if ended.state is not ExecutionState.FINISHED:
                 return False
             if ended.comment == NOTHING_TO_DO and not declared:
@@ -303,12 +303,12 @@ class Rebuilder:
     def _execute(
         self,
         flow: Flow,
-        told: Mapping[str, Any],
+        configuration: Mapping[str, Any],
         *,
         operation: Operation = Operation.BUILD,
         ahead: int = 0,
     ) -> Execution:
-        execution = self._executor.assign(flow, operation=operation, told=told)
+        execution = self._executor.assign(flow, operation=operation, configuration=configuration)
         self._watcher.started(flow.id, ahead)
         return self._ended(self._executor.execute(execution))
 
@@ -333,5 +333,5 @@ class Rebuilder:
             return False
         at = verdict.complete_to
         limits = verdict.limits or Limits(plan.now, before(at), at, at)
-        told = {**with_limits(limits), ANEW: True}
-        return self._execute(definition.flow, told).state is ExecutionState.FINISHED
+        configuration = {**with_limits(limits), ANEW: True}
+        return self._execute(definition.flow, configuration).state is ExecutionState.FINISHED

@@ -128,7 +128,7 @@ class TableRunner:
         failed = self._store.failures.pending(topic, work.block.seq)
         if definition.processor is not Processor.RELOAD:
             return outcome, failed
-        written = self._written_whole(work, work.offset.stale, told=anew)
+        written = self._written_whole(work, work.offset.stale, makes_stale=anew)
         return replace(outcome, records=(*outcome.records, *written)), failed
 
     def _publish(self, work: Work) -> tuple[Outcome, int]:
@@ -144,14 +144,14 @@ class TableRunner:
         outcome = self._publisher.run(Load(work.execution, definition, work.block, beside=beside))
         crashpoint("rebuild.after_publish")
         failed = sum(self._store.failures.counts().get(shadow.topic, {}).values())
-        written = self._written_whole(work, shadow.offset.stale, told=True)
+        written = self._written_whole(work, shadow.offset.stale, makes_stale=True)
         records = (*outcome.records, *written, TookPlace(shadow.topic))
         return replace(outcome, records=records), failed
 
-    def _written_whole(self, work: Work, stale: str, *, told: bool) -> list[Record]:
+    def _written_whole(self, work: Work, stale: str, *, makes_stale: bool) -> list[Record]:
         """Say what a table that was written as a whole means to it and to those that read it."""
         records: list[Record] = [Mended(stale)] if stale else []
-        if told:
+        if makes_stale:
             topic = work.execution.topic
             records.append(MadeStale(made_stale(self._definitions(), topic, self._runtime.now())))
         return records
