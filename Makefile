@@ -11,7 +11,7 @@ START := 1
 help:
 	@echo "make demo         build a shop of a million orders and show what was built"
 	@echo "make up           keep that shop fresh, with new data coming, until ctrl-C"
-	@echo "make check        lint, types, and every test that needs no JVM: for each commit"
+	@echo "make check        lint, types, and every test without JVM but the 2,000 plays"
 	@echo "make test         lint, types, and every test but the long ones"
 	@echo "make test-faults  the tests that take minutes each"
 	@echo "make simulate     play the control plane with SEEDS=2000 from START=1, on virtual time"
@@ -38,7 +38,7 @@ test: setup lint
 	$(BIN)/pytest
 
 check: $(INSTALLED) lint
-	$(BIN)/pytest -m 'not long and not jvm'
+	$(BIN)/pytest -m 'not long and not jvm and not plays' --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.plays
 @pytest.mark.parametrize("start", [1, 1 + SEEDS // 2])
 def test_every_promise_holds(start: int) -> None:
     played = simulate("--seeds", str(SEEDS // 2), "--start", str(start), "--processes", "1")
