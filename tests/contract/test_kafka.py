@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.brokers import PASSWORD, USER, Broker, free_port
+from tests.control.processes import until
 from tidegate.bus.kafka import KafkaBus
 from tidegate.errors import BusError
 from tidegate.model.messages import Channel, render
@@ -61,10 +63,15 @@ def test_topics_are_made_as_the_protocol_wants_them(
     for topic in Channel:
         name = f"{prefix}{topic}"
         assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == 1
-        asked = [ConfigResource(ResourceType.TOPIC, name)]
-        (found,) = (one.result() for one in admin.describe_configs(asked).values())
-        assert found["retention.ms"].value == "180000"
-        assert int(found["segment.ms"].value) <= 60_000
+        found = settings_of(admin, name)
+        assert found["retention.ms"] == "180000"
+        assert int(found["segment.ms"]) <= 60_000
+
+
+def settings_of(admin: AdminClient, name: str) -> dict[str, str]:
+    asked = [ConfigResource(ResourceType.TOPIC, name)]
+    (found,) = (one.result() for one in admin.describe_configs(asked).values())
+    return {setting: str(entry.value) for setting, entry in found.items()}
 
 
 def test_a_topic_with_several_partitions_is_named(
@@ -81,21 +88,59 @@ def test_a_topic_with_several_partitions_is_named(
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"retention.ms": "1000"}, "has retention.ms 1000 and needs 180000; change"),
-        ({}, "has retention.ms 604800000 and needs 180000; change"),
+        ({"retention.ms": "1000"}, "retention.ms was 1000"),
+        ({}, "retention.ms was 604800000, segment.ms was 604800000"),
         (
-            {"retention.ms": "180000", "cleanup.policy": "compact"},
-            "has cleanup.policy compact and needs delete; change",
+            {"retention.ms": "180000", "segment.ms": "30000", "cleanup.policy": "compact"},
+            "cleanup.policy was compact",
         ),
     ],
 )
-def test_a_topic_with_other_settings_is_named(
-    opened: Opened, admin: AdminClient, prefix: str, config: dict[str, str], said: str
+def test_a_topic_with_other_settings_is_set_anew(
+    opened: Opened,
+    admin: AdminClient,
+    prefix: str,
+    config: dict[str, str],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    make(admin, f"{prefix}ems.progress", config)
+    name = f"{prefix}ems.progress"
+    make(admin, name, config)
+    opened().create_channels()
+    # The broker follows its controller a moment later.
+    until(
+        lambda: (
+            (found := settings_of(admin, name))["retention.ms"] == "180000"
+            and found["cleanup.policy"] == "delete"
+            and int(found["segment.ms"]) <= 60_000
+        ),
+        "the settings are those that the bus needs",
+    )
+    (line,) = [one.getMessage() for one in caplog.records if name in one.getMessage()]
+    assert line.startswith(f"the topic {name} was set anew as the bus needs it: ")
+    assert said in line
+    caplog.clear()
+    opened().create_channels()
+    assert not [one for one in caplog.records if name in one.getMessage()]
+
+
+def test_a_user_who_may_not_change_settings_is_told_which(
+    opened: Opened, admin: AdminClient, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(admin, f"{prefix}ems.progress", {"retention.ms": "1000", "segment.ms": "30000"})
+
+    def refuse(*_: object, **__: object) -> dict[str, Future[None]]:
+        refused: Future[None] = Future()
+        refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return {"one": refused}
+
+    # The broker of the tests allows everybody everything.
+    monkeypatch.setattr(AdminClient, "incremental_alter_configs", refuse)
     with pytest.raises(BusError) as refused:
         opened().create_channels()
-    assert str(refused.value).startswith(f"the topic {prefix}ems.progress {said}")
+    assert str(refused.value).startswith(
+        f"the topic {prefix}ems.progress has retention.ms 1000 and needs 180000, and this user"
+    )
 
 
 def test_a_topic_that_fits_is_left_as_it_is(

@@ -66,6 +66,15 @@ def test_a_lake_in_a_bucket_is_built_exactly_once(tmp_path: Path, endpoint: str)
     counts = table("mart/a").to_pyarrow_table().sort_by("k").to_pylist()
     assert counts == [{"k": 0, "n": 44}, {"k": 1, "n": 43}, {"k": 2, "n": 43}]
     assert "Nothing was due" in shop.tidegate("run", env=environment).stdout
+    rebuilt = shop.tidegate("rebuild", "fact.a+", env=environment)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert table("fact/a").to_pyarrow_table().sort_by("id")["id"].to_pylist() == [*range(end)]
+    assert table("mart/a").to_pyarrow_table().sort_by("k").to_pylist() == counts
+    beside = [one for one in shop.json("executions") if "__rebuild_" in one["flow_id"]]
+    assert not DeltaTable.is_deltatable(
+        f"s3://lake/shop/{beside[0]['flow_id'].replace('.', '/')}",
+        storage_options={**options, **KEYS},
+    )
     kept = [path for path in (tmp_path / "shop").rglob("*") if path.is_file()]
     assert not [
         path for path in kept if KEYS["AWS_SECRET_ACCESS_KEY"].encode() in path.read_bytes()

@@ -23,7 +23,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import Message as Record
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tidegate.errors import BusError, Malformed
 from tidegate.model.messages import Channel, Message, channel_of, key_of, parse, render
@@ -157,6 +164,8 @@ _MADE_WITH = {
     # By the broker's clock, whatever the producers' are.
     "message.timestamp.type": "LogAppendTime",
 }
+_LONGEST_SEGMENT = 60_000
+"""Milliseconds; nothing of a segment goes before all of it may."""
 _log = logging.getLogger(__name__)
 
 
@@ -190,7 +199,7 @@ class Topics:
                     f"the topic {name} has {partitions} partitions and needs 1, for the order of"
                     " its messages; delete it, and the manager makes it anew"
                 )
-        self._check_settings(list(map(self._cluster.name, Channel)))
+        self._settle(list(map(self._cluster.name, Channel)))
 
     def _make(self, names: list[str]) -> None:
         # The cluster's own number of replicas.
@@ -208,7 +217,16 @@ class Topics:
                     f" with 1 partition and retention.ms {RETENTION}"
                 ) from None
 
-    def _check_settings(self, names: list[str]) -> None:
+    def _settle(self, names: list[str]) -> None:
+        """Set anew what does not fit: a broker that makes topics does so by its own rules."""
+        for name, wrong in self._misfits(names).items():
+            self._alter(name, wrong)
+            said = ", ".join(f"{setting} was {value}" for setting, value in wrong.items())
+            _log.warning("the topic %s was set anew as the bus needs it: %s", name, said)
+
+    def _misfits(self, names: list[str]) -> Mapping[str, Mapping[str, str]]:
+        """Give, by topic, the settings that do not fit, as they are."""
+        misfits = {}
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         answers = self._admin.describe_configs(asked, request_timeout=START_SECONDS)
         for resource, answer in answers.items():
@@ -218,13 +236,32 @@ class Topics:
                 # The right to look is seldom given; the topic itself works without.
                 _log.warning("%s cannot be checked: %s", resource.name, error.args[0].str())
                 continue
-            for setting, needed in _NEEDED.items():
-                if found[setting].value != needed:
-                    raise BusError(
-                        f"the topic {resource.name} has {setting} {found[setting].value} and needs"
-                        f" {needed}; change that setting, or delete the topic, and the manager"
-                        " makes it anew"
-                    )
+            values = {setting: found[setting].value for setting in (*_NEEDED, "segment.ms")}
+            wrong = {name: values[name] for name in _NEEDED if values[name] != _NEEDED[name]}
+            if int(values["segment.ms"]) > _LONGEST_SEGMENT:
+                wrong["segment.ms"] = values["segment.ms"]
+            if wrong:
+                misfits[resource.name] = wrong
+        return misfits
+
+    def _alter(self, name: str, wrong: Mapping[str, str]) -> None:
+        changes = [
+            ConfigEntry(setting, _MADE_WITH[setting], incremental_operation=AlterConfigOpType.SET)
+            for setting in wrong
+        ]
+        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+        (answer,) = self._admin.incremental_alter_configs(
+            [topic], request_timeout=START_SECONDS
+        ).values()
+        try:
+            answer.result()
+        except KafkaException as error:
+            setting, value = next(iter(wrong.items()))
+            raise BusError(
+                f"the topic {name} has {setting} {value} and needs {_MADE_WITH[setting]}, and this"
+                f" user may not change it ({error.args[0].str()}); change that setting, or delete"
+                " the topic, and the manager makes it anew"
+            ) from None
 
     def _explained(self, error: KafkaException) -> BusError:
         # What the client heard of its connections is told in its callback, when it is asked.
