@@ -23,7 +23,7 @@ from tidegate.control.manager import Manager
 from tidegate.control.slot import BusReporter
 from tidegate.control.worker import Identity, Worker
 from tidegate.model.flow import Kind
-from tidegate.model.instances import Pace
+from tidegate.model.instances import FOR_ALL, Pace, Sharing
 from tidegate.ports.kinds import Planner
 from tidegate.ports.outside import Bus
 from tidegate.ports.store import Store
@@ -68,7 +68,7 @@ class Gear:
         bus = open_bus(BusSettings(url=place.bus), place.url, store.messages, runtime.now)
         return cls(store, bus, holders, runtime, IdleLake(runtime))
 
-    def executor(self) -> Executor:
+    def executor(self, sharing: Sharing = FOR_ALL) -> Executor:
         return Executor(
             self.store,
             {Kind.TABLE: IdleRunner(self.store, self.lake, self.runtime)},
@@ -77,25 +77,30 @@ class Gear:
             BusReporter(self.bus, self.runtime),
             pause_after=10,
             lives=lambda: True,
+            lake=sharing,
         )
 
     def planners(self) -> Mapping[Kind, Planner]:
         planner = TablePlanner(None, self.store, self.lake, self.holders, self.runtime)
         return {Kind.TABLE: planner}
 
-    def worker(self, slots: int, tag: str, pace: Pace, life: Lifecycle) -> Worker:
+    def worker(
+        self, slots: int, tag: str, pace: Pace, life: Lifecycle, sharing: Sharing = FOR_ALL
+    ) -> Worker:
         host, pid, _ = self.holders.me.split(":")
         return Worker(
             Identity("bench", host, int(pid), self.holders.me, (tag,)),
             slots,
             self.store,
             self.bus,
-            self.executor(),
+            self.executor(sharing),
             BusReporter(self.bus, self.runtime),
             self.runtime,
             pace,
             life,
             lives=lambda: True,
+            holders=self.holders,
+            lake=sharing,
         )
 
 
@@ -120,7 +125,7 @@ def serve(role: str, place: Place, slots: int, tag: str) -> None:
     if role == "manager":
         gear.bus.create_channels()
         planners, holders = gear.planners, gear.holders
-        Manager(gear.store, gear.bus, planners, holders, gear.runtime, pace, life).serve()
+        Manager(gear.store, gear.bus, planners, holders, gear.runtime, pace, life, FOR_ALL).serve()
         return
     gear.worker(slots, tag, pace, life).serve()
 

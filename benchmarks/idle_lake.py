@@ -37,6 +37,8 @@ class IdleLake:
     def recorded(self, _table: str, writer: str) -> Recorded:
         return Recorded(self._written.get(writer, 0))
 
+    def require_there(self) -> None: ...
+
     def find_block(
         self, _definition: TableDefinition, last: Position, _frontier: Position, _bound: int
     ) -> Found | None:

@@ -20,7 +20,7 @@ from tidegate.control.leader import Elector, Leader
 from tidegate.model.duration import HOUR
 from tidegate.model.execution import ExecutionState
 from tidegate.model.flow import Kind
-from tidegate.model.instances import Instance, Pace
+from tidegate.model.instances import FOR_ALL, Instance, Pace
 from tidegate.model.position import Offset, OffsetState, Position
 from tidegate.ports.outside import Inbox
 from tidegate.store import SqlStore
@@ -125,7 +125,7 @@ def _stage(chains: int) -> Iterator[Stage]:
         elector.stand()
         inbox = bus.manager_inbox()
         planners, holders, runtime = parts.planners(), parts.holders, parts.runtime
-        leader = Leader(1, elector, store, bus, planners, holders, runtime, PACE)
+        leader = Leader(1, elector, store, bus, planners, holders, runtime, PACE, FOR_ALL)
         yield Stage(parts, leader, inbox, newest)
         inbox.close()
 

@@ -12,9 +12,16 @@
     ├── Deposed                   another leads by now: write nothing more as the leader
     ├── ClaimLost                 the execution no longer owns its topic: walk away, write nothing
     ├── FlowFailed                an execution could not do its work; the position stays where it is
+    │   ├── TooManyFail           more rows fail than may: soon it would fail over the same ones
     │   └── TopicStopped          going on could harm the table: the topic waits for a person
     ├── LakeError                 a table cannot be read or written
-    └── SetupError                the machine lacks a part: Java, a jar, a package
+    │   └── LakeAway              it is an Outage, too
+    └── Outage                    what the work stands on fails, and not the work itself
+        ├── LakeAway              storage is away, full, or refuses: it may be back in a moment
+        └── SetupError            the machine lacks a part: Java, a jar, a package, a cluster
+
+What fails over a definition or over rows counts, and stops its topic in the end. An Outage never
+does: whoever runs the execution waits, longer each time, and goes on by itself when it is over.
 
 Messages are one sentence: what is wrong, where, and what to do.
 """
@@ -103,6 +110,10 @@ class FlowFailed(TidegateError):
     """An execution could not do its work."""
 
 
+class TooManyFail(FlowFailed):
+    """More rows fail than may."""
+
+
 class TopicStopped(FlowFailed):
     """Going on could harm the table."""
 
@@ -111,5 +122,13 @@ class LakeError(TidegateError):
     """A table cannot be read or written."""
 
 
-class SetupError(TidegateError):
+class Outage(TidegateError):
+    """What the work stands on fails, and not the work itself."""
+
+
+class LakeAway(LakeError, Outage):
+    """The lake cannot be used now."""
+
+
+class SetupError(Outage):
     """The machine lacks a part."""

@@ -66,8 +66,22 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _milliseconds(value: Any) -> Any:
+    """Take `5s`, `500ms`, `1min 30s`, as in the lineage."""
+    if not isinstance(value, str):
+        raise ValueError('must be a duration, such as "5s" or "500ms"')
+    length = parse_duration(value)
+    if length <= 0:
+        raise ValueError("must be longer than nothing")
+    return length
+
+
+Duration = Annotated[int, BeforeValidator(_milliseconds)]
+
+
 class StoreSettings(_Section):
     url: str = "sqlite:///.tidegate/store.db"
+    keep: Duration = Pace.keep
 
     @field_validator("url")
     @classmethod
@@ -170,17 +184,6 @@ class SparkSettings(_Section):
         return _dotted(conf) if isinstance(conf, dict) else conf
 
 
-def _milliseconds(value: Any) -> Any:
-    """Take `5s`, `500ms`, `1min 30s`, as in the lineage."""
-    if not isinstance(value, str):
-        raise ValueError('must be a duration, such as "5s" or "500ms"')
-    length = parse_duration(value)
-    if length <= 0:
-        raise ValueError("must be longer than nothing")
-    return length
-
-
-Duration = Annotated[int, BeforeValidator(_milliseconds)]
 _PACE = Pace()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidegate.control.lifecycle import Lifecycle
     from tidegate.control.manager import Manager
     from tidegate.control.worker import Worker
-    from tidegate.model.instances import Pace
+    from tidegate.model.instances import Pace, Sharing
     from tidegate.ports.kinds import Instruction, Planner, Reporter, Runner, Watcher
     from tidegate.ports.outside import Bus, Landing
     from tidegate.ports.store import Store
@@ -54,7 +54,8 @@ class Parts:
 
     @property
     def pace(self) -> Pace:
-        return self.project.settings.control.pace
+        settings = self.project.settings
+        return replace(settings.control.pace, keep=settings.store.keep)
 
     @property
     def topics(self) -> Mapping[str, TableDefinition]:
@@ -144,6 +145,7 @@ class Parts:
             reporter,
             self.pace.pause_after,
             spark.works,
+            self.sharing,
         )
 
     def shadows(self, spark: SparkHost) -> Shadows:
@@ -164,10 +166,17 @@ class Parts:
     def foreground(self, spark: SparkHost, watcher: Watcher) -> Foreground:
         """Put together a run by hand."""
         from tidegate.control.foreground import Foreground
+        from tidegate.control.leader import BITE
         from tidegate.control.slot import NoReporter
 
-        executor = self.executor(spark, NoReporter())
-        return Foreground(self._by_hand(), executor, watcher, self.shadows(spark).sweep)
+        executor, shadows = self.executor(spark, NoReporter()), self.shadows(spark)
+
+        def clear() -> None:
+            shadows.sweep()
+            # No leader may ever do it: a bite with each run is enough for what runs by hand.
+            self.store.retention.trim(self.runtime.now() - self.pace.keep, None, BITE)
+
+        return Foreground(self._by_hand(), executor, watcher, clear)
 
     def rebuilder(self, spark: SparkHost, watcher: Watcher) -> Rebuilder:
         """Put together a rebuild by hand."""
@@ -206,17 +215,35 @@ class Parts:
         """Put together a run by hand that the manager does."""
         from tidegate.control.foreground import Delegate
 
-        return Delegate(self._by_hand(), self.store, self.runtime, watcher, user)
+        planners, lease = self._by_hand(), self.pace.lease
+        return Delegate(planners, self.store, self.runtime, watcher, user, self.is_managed, lease)
+
+    @property
+    def sharing(self) -> Sharing:
+        """Give what the lake's storage lets several processes do."""
+        from tidegate.model.instances import Sharing
+        from tidegate.spark.delta_log import writers_of
+
+        settings = self.project.settings
+        path = settings.lake_path
+        return Sharing(writers_of(path, settings.spark.conf), path, self.pace.dead_after)
 
     def require_own_lake(self) -> None:
-        """Refuse to join workers that could spoil a table together with this one."""
-        from tidegate.errors import WrongUse
-        from tidegate.model.instances import Instance, clash
+        """Refuse early to join workers that have the lake: before Spark is started for nothing.
 
-        me = self.holders.me
-        lake = self.project.settings.lake_path
-        mine = Instance("", host=me.partition(":")[0], process=me)
-        problem = clash(lake, mine, self.store.instances.all())
+        It is a look, no more: the registration of a worker and the claim of a run decide.
+        """
+        from tidegate.errors import WrongUse
+        from tidegate.model.instances import overdue
+
+        instances, now = self.store.instances.all(), self.store.leadership.read().now
+        silent = overdue(instances, now, 0, self.pace.dead_after)
+        living = [
+            one
+            for one in instances
+            if one.ours and one.lives and one not in silent and self.holders.lives(one.process)
+        ]
+        problem = self.sharing.clash(self.holders.me, living, {})
         if problem:
             raise WrongUse(problem)
 
@@ -224,7 +251,8 @@ class Parts:
         """Put together a candidate for leadership."""
         from tidegate.control.manager import Manager
 
-        return Manager(self.store, bus, self.planners, self.holders, self.runtime, self.pace, life)
+        outside = (self.store, bus, self.planners, self.holders, self.runtime)
+        return Manager(*outside, self.pace, life, self.sharing)
 
     def worker(self, spark: SparkHost, bus: Bus, life: Lifecycle, hiring: Hiring) -> Worker:
         """Put together a worker process."""
@@ -246,6 +274,8 @@ class Parts:
             self.pace,
             life,
             lives=spark.lives,
+            holders=self.holders,
+            lake=self.sharing,
             foreign=self._instruct if hiring.foreign_manager else None,
         )
 
@@ -320,11 +350,16 @@ def _check_tables(project: Project) -> list[Problem]:
 
 def _seen(project: Project) -> list[str]:
     """Name the tables that were there once; a check makes no store where there is none."""
-    scheme, _, path = project.settings.store_url.partition(":///")
-    if scheme == "sqlite" and not Path(path).exists():
+    if not has_store(project.settings):
         return []
     with open_parts(project) as parts:
         return list(parts.store.offsets.all())
+
+
+def has_store(settings: Settings) -> bool:
+    """Tell whether a store was made before, where to open it would make one."""
+    scheme, _, path = settings.store_url.partition(":///")
+    return scheme != "sqlite" or Path(path).exists()
 
 
 def _analyse_tables(parts: Parts, spark: SparkHost) -> list[Problem]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from tests.cli.conftest import LINEAGE, Cli, Shop
-from tests.contract.scenes import claimed
+from tests.contract.scenes import claimed, committed
+from tests.projects import orders
+from tidegate.model.position import Offset, Position
 
 WITHOUT_SOURCE = LINEAGE[LINEAGE.index("- table: fact.orders") :]
 SHAPE = {
@@ -60,6 +63,31 @@ def test_why_names_the_table_at_fault_down_the_chain(cli: Cli, landed: Shop) -> 
     first, *chain = cli("why", "fact.orders").out.splitlines()
     assert first.startswith("fact.orders: held back by stage.customers")
     assert [line.split()[:2] for line in chain] == [["└", "stage.customers:"]]
+
+
+def test_why_says_once_how_far_behind_it_is(cli: Cli, landed: Shop) -> None:
+    landed.write({"lineage.yaml": WITHOUT_SOURCE})
+    at = round(time.time() * 1000) - 21 * 60_000
+    landed.land("stage.customers", [{"pos": at, "id": 2, "segment": "home"}])
+    landed.land("stage.orders", orders([(at + 1_000, 9)]))
+    with landed.store() as store:
+        store.offsets.put(Offset("fact.orders", Position(at, 9), "fact.orders"), at)
+    first, second = cli("why", "fact.orders").out.splitlines()
+    assert first.startswith("fact.orders: held back by stage.customers, complete to 20")
+    assert first.count("behind") == first.count("21 min") == 1, first
+    # Where the reason does not say it, it still stands behind.
+    assert second.endswith(" behind]")
+    assert second.count("21 min") == 1
+
+
+def test_the_rows_of_lag_are_named_as_those_of_the_last_block(cli: Cli, landed: Shop) -> None:
+    with landed.store() as store:
+        committed(store, "e-1")
+    heading, first, _ = cli("lag").out.splitlines()
+    assert "last block" in heading
+    assert " rows" not in heading
+    assert first[heading.index("last block") :].split()[0] == "9"
+    assert cli("lag", "--json").json()[0]["rows"] == 9
 
 
 def test_why_tells_who_holds_a_topic(cli: Cli, landed: Shop) -> None:

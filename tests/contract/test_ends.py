@@ -9,6 +9,7 @@ import pytest
 from tidegate.errors import ClaimLost, StoreError
 from tidegate.model.duration import DAY
 from tidegate.model.execution import ExecutionState
+from tidegate.model.instances import Pace
 from tidegate.model.position import START, Block, OffsetState, Position
 from tidegate.model.records import Measures
 from tidegate.ports.store import BlockRow, LogRow, Store
@@ -128,6 +129,7 @@ def test_log_rows_are_dropped_after_ninety_days(store: Store) -> None:
         one = block(seq=seq)
         made = declared(store, f"e{seq}", one)
         store.blocks.commit(commit_of(made, one, at=at, measures=MEASURES))
+    store.retention.trim(NOW + 91 * DAY - Pace().keep, None, 100)
     assert [row.execution_id for row in store.journal.etl_log()] == ["e100", "e2"]
 
 
@@ -244,6 +246,46 @@ def test_a_failure_frees_the_topic_and_keeps_its_block(
     assert last_event(store)["reason_why_stopped"] == "cast failed\nTraceback …"
 
 
+def test_an_outage_is_no_failure_and_lasts_until_a_commit(store: Store) -> None:
+    store.blocks.fail(declared(store, "e1"), "no", "", False, NOW)
+    store.blocks.fail(claimed(store, "e2"), "disk full", "", False, NOW + 1, wait=9, away=True)
+    away = offset(store)
+    assert (away.state, away.reason, away.failures) == (OffsetState.AWAY, "disk full", 1)
+    assert (away.away_since, away.wait, away.run) == (NOW + 1, 9, NOW + 1)
+    assert away.block == block()
+    assert last_event(store)["reason_why_stopped"] == "away: disk full"
+    retry = claimed(store, "e3", at=NOW + 5)
+    store.blocks.fail(retry, "still full", "", False, NOW + 9, wait=18, away=True)
+    again = offset(store)
+    assert (again.away_since, again.wait, again.reason) == (NOW + 1, 18, "still full")
+    assert stored(store, retry).comment == "away: still full"
+    store.blocks.commit(commit_of(claimed(store, "e4")))
+    over = offset(store)
+    assert (over.away_since, over.wait, over.reason, over.failures) == (None, 0, "", 0)
+
+
+def test_a_failure_ends_an_outage(store: Store) -> None:
+    store.blocks.fail(claimed(store, "e1"), "disk full", "", False, NOW, wait=9, away=True)
+    store.blocks.fail(claimed(store, "e2"), "no", "", False, NOW + 1)
+    assert (offset(store).away_since, offset(store).wait, offset(store).failures) == (None, 0, 1)
+
+
+def test_nothing_to_do_and_resume_end_an_outage(store: Store) -> None:
+    store.blocks.fail(claimed(store, "e1"), "disk full", "", False, NOW, wait=9, away=True)
+    store.blocks.nothing_to_do(claimed(store, "e2"), NOW, NOW)
+    assert (offset(store).away_since, offset(store).wait) == (None, 0)
+    store.blocks.fail(claimed(store, "e3"), "many", "", True, NOW, wait=9)
+    assert offset(store).wait == 9
+    store.offsets.resume(TOPIC, NOW)
+    assert offset(store).wait == 0
+
+
+def test_what_was_handed_back_in_an_outage_stays_in_it(store: Store) -> None:
+    store.blocks.fail(claimed(store, "e1"), "disk full", "", False, NOW, wait=9, away=True)
+    store.blocks.hand_back(claimed(store, "e2"), "lost: Spark is gone", NOW + 3)
+    assert (offset(store).away_since, offset(store).wait) == (NOW, 9)
+
+
 def test_a_failure_without_trace_gives_the_reason_alone(store: Store) -> None:
     store.blocks.fail(claimed(store, "e1"), "no", "", False, NOW)
     assert last_event(store)["reason_why_stopped"] == "no"
@@ -269,6 +311,13 @@ def test_a_failure_after_losing_the_topic_writes_nothing(store: Store) -> None:
     with pytest.raises(ClaimLost):
         store.blocks.fail(gone, "late", "", True, NOW)
     assert everything(store) == before
+
+
+def test_who_is_cut_off_does_not_claim_that_nothing_was_written(store: Store) -> None:
+    gone = declared(store, "e1", host="host-1")
+    claimed(store, "e2", host="host-2", dead=frozenset({"host-1"}))
+    with pytest.raises(ClaimLost, match="nothing was committed; the next run finds what its table"):
+        store.blocks.commit(commit_of(gone))
 
 
 def test_a_retry_finishes_the_block_that_was_declared(store: Store) -> None:

@@ -85,3 +85,45 @@ def test_a_failed_attempt_leaves_nothing_waiting(store: Store) -> None:
     store.failures.pend(again, 1, [], NOW)
     store.blocks.commit(commit_of(again))
     assert waiting(store) == []
+
+
+def failed_end(store: Store) -> tuple[bool, int, int]:
+    """Give what the last task-failed says: can anything be retried, what was written, what not."""
+    ended = store.datasets.entities(TOPIC)[-1]
+    assert ended["event_type"] == "task-failed"
+    counts = ("retry_entities_exist", "entities_succeeded", "entities_failed")
+    retryable, succeeded, failed = (ended[name] for name in counts)
+    return retryable, succeeded, failed
+
+
+def test_a_failed_attempt_tells_what_it_found_to_fail(store: Store) -> None:
+    made = declared(store, "e1")
+    rows = [replace(ROW, hash=number) for number in range(10)]
+    store.failures.pend(made, 1, [*rows, replace(ROW, hash=11).brought_in()], NOW)
+    store.blocks.fail(made, "disk full", "", False, NOW)
+    assert failed_end(store) == (True, 0, 10)
+
+
+def test_a_lost_attempt_tells_it_too(store: Store) -> None:
+    made = declared(store, "e1")
+    store.failures.pend(made, 1, [ROW], NOW)
+    claimed(store, "e2", host="host-2", dead=frozenset({"host-1"}))
+    lost = next(one for one in store.datasets.entities(TOPIC) if one["_id"] == "task-failed")
+    assert lost["reason_why_stopped"] == "lost: host-1 died"
+    assert (lost["retry_entities_exist"], lost["entities_failed"]) == (True, 1)
+
+
+def test_an_attempt_does_not_tell_what_one_before_it_found(store: Store) -> None:
+    made = declared(store, "e1")
+    store.failures.pend(made, 1, [ROW], NOW)
+    store.blocks.fail(made, "disk full", "", False, NOW)
+    store.blocks.fail(claimed(store, "e2", at=NOW + 9), "no Spark", "", False, NOW + 9)
+    assert failed_end(store) == (False, 0, 0)
+
+
+def test_an_attempt_that_fails_tells_of_rows_that_wait(store: Store) -> None:
+    made = declared(store, "e1")
+    store.failures.pend(made, 1, [ROW], NOW)
+    store.blocks.commit(commit_of(made))
+    store.blocks.fail(claimed(store, "e2", at=NOW + 9), "no Spark", "", False, NOW + 9)
+    assert failed_end(store) == (True, 0, 0)

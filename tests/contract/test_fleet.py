@@ -96,12 +96,17 @@ class TestInstances:
         assert found.reported_at is not None
         assert found.reported_at >= found.started_at
 
-    def test_the_dead_live_again_when_they_are_heard(self, store: Store, term: int) -> None:
+    def test_the_dead_live_again_when_they_register_and_foreign_ones_when_they_are_heard(
+        self, store: Store, term: int
+    ) -> None:
         store.instances.register([OURS])
-        store.executions.unload(["i-1"], NOBODY, "silent", term)
-        assert only(store).status is InstanceStatus.UNLOADED
-        store.instances.beat({"i-1": IDLE}).result()
-        assert only(store).status is InstanceStatus.ALIVE
+        store.instances.beat({"f-1": IDLE}).result()
+        store.executions.unload(["i-1", "f-1"], NOBODY, "silent", term)
+        store.instances.beat({"i-1": IDLE, "f-1": IDLE}).result()
+        found = {one.id: one.status for one in store.instances.all()}
+        assert found == {"i-1": InstanceStatus.UNLOADED, "f-1": InstanceStatus.ALIVE}
+        store.instances.register([OURS])
+        assert store.instances.some(["i-1"])["i-1"].status is InstanceStatus.ALIVE
 
     def test_a_closing_one_is_not_revived_by_its_heartbeat(self, store: Store) -> None:
         store.instances.register([OURS])

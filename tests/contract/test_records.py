@@ -127,6 +127,29 @@ def test_latest_gives_the_newest_of_each_id_in_order(store: SqlStore) -> None:
     assert store.datasets.latest("nope") == []
 
 
+def test_entities_are_read_from_the_end(store: SqlStore) -> None:
+    _append(store, "pipe", "a", "b", "a", "c", "b")
+    _append(store, "other", "z")
+    read = store.datasets
+    assert [(e["_id"], e["_location"]) for e in read.newest("pipe", 2)] == [("c", 3), ("b", 4)]
+    assert [e["_location"] for e in read.newest("pipe", 9)] == [0, 1, 2, 3, 4]
+    latest = read.latest("pipe", limit=2)
+    assert [(e["_id"], e["_location"]) for e in latest] == [("c", 3), ("b", 4)]
+    assert read.newest("nope", 1) == []
+    assert read.latest("nope", limit=1) == []
+
+
+def test_what_has_begun_since_is_found_by_flow_and_time(store: SqlStore) -> None:
+    for number, flow in enumerate(("fact.a", "fact.b", "fact.c", "fact.a")):
+        assigned(store, f"e{number}", flow, NOW + number)
+    begun = store.executions.begun
+    assert [made.id for made in begun(["fact.a", "fact.c"], NOW)] == ["e0", "e2", "e3"]
+    assert [made.id for made in begun({"fact.a", "fact.b"}, NOW + 1)] == ["e1", "e3"]
+    assert begun(["fact.a"], NOW + 4) == []
+    assert begun([], NOW) == []
+    assert begun(["fact.nope"], NOW) == []
+
+
 def test_locations_never_collide(url: str, opened: Open) -> None:
     stores = [opened(url) for _ in range(3)]
 

@@ -108,6 +108,16 @@ def test_the_open_block_is_the_same_and_can_be_committed(store: Store) -> None:
     assert [row.block.seq for row in store.journal.blocks("fact.orders")] == [1, 2, 3]
 
 
+def test_nothing_is_away_and_nothing_waits(store: Store) -> None:
+    known = store.offsets.all()
+    assert {(one.away_since, one.wait) for one in known.values()} == {(None, 0)}
+    execution = claimed(store, "fact.orders")
+    store.blocks.fail(execution, "disk full", "", False, LATER, wait=7, away=True)
+    away = store.offsets.get("fact.orders")
+    assert away is not None
+    assert (away.away_since, away.wait, away.block is not None) == (LATER, 7, True)
+
+
 def test_rows_that_waited_still_do(store: Store) -> None:
     assert store.failures.counts() == {"fact.orders": {FailedState.WAITING: 2}}
     assert [row.position.id for row in store.failures.waiting("fact.orders", 10)] == [1, 7]

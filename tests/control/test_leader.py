@@ -12,7 +12,7 @@ import pytest
 from tests.projects import Folder
 from tidegate.control.leader import Elector, Leader
 from tidegate.model.execution import Execution, ExecutionState, queued
-from tidegate.model.instances import Instance, InstanceStatus, Pace
+from tidegate.model.instances import Instance, InstanceStatus, Pace, Sharing, Writers
 from tidegate.model.messages import (
     Accepted,
     Assign,
@@ -37,6 +37,7 @@ from tidegate.wiring import open_parts, read_project
 A, B = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
 JOB = "cccccccc-0000-4000-8000-000000000003"
 PACE = Pace(loop=1, lease=60_000)
+ONE_HOST = Sharing(Writers.ONE_HOST)
 """A tick that has always come: a turn goes through all of its steps."""
 
 
@@ -101,7 +102,7 @@ class Stage:
 
 
 @contextmanager
-def staged(shop: Folder, pace: Pace = PACE) -> Iterator[Stage]:
+def staged(shop: Folder, pace: Pace = PACE, lake: Sharing = ONE_HOST) -> Iterator[Stage]:
     with ExitStack() as stack:
         parts = stack.enter_context(open_parts(read_project(shop.path)))
         store, runtime = parts.store, parts.runtime
@@ -114,7 +115,7 @@ def staged(shop: Folder, pace: Pace = PACE) -> Iterator[Stage]:
         elector = Elector(store.leadership, "me", PACE.lease)
         assert elector.stand() == 1
         planners, holders = parts.planners(), parts.holders
-        leader = Leader(1, elector, store, bus, planners, holders, runtime, pace)
+        leader = Leader(1, elector, store, bus, planners, holders, runtime, pace, lake)
         yield Stage(store, bus, leader, ear, controls)
 
 
@@ -195,7 +196,9 @@ class TestTables:
             assert "not accepted" in lost.comment
             assert stage.commands(A)
 
-    def test_the_silent_are_unloaded_and_their_work_is_given_to_others(self, shop: Folder) -> None:
+    def test_the_silent_are_unloaded_and_their_work_is_given_to_others(
+        self, shop: Folder, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with staged(shop, replace(PACE, dead_after=3_000, accept_within=60_000)) as stage:
             stage.store.controls.pause("fact.hourly", "ann", "", 1)
             stage.hire(A)
@@ -206,10 +209,31 @@ class TestTables:
             (dead,) = stage.store.instances.all()
             assert dead.status is InstanceStatus.UNLOADED
             assert "was not heard" in stage.execution(command.execution_id).comment
+            warnings = [one for one in caplog.records if one.levelname == "WARNING"]
+            assert f"worker {dead.name or dead.id}: lost" in warnings[0].getMessage()
             stage.hire(B)
             stage.turn()
             (again,) = stage.commands(B)
             assert stage.execution(again.execution_id).topic == "fact.orders"
+
+    @pytest.mark.parametrize(
+        ("writers", "holder"), [(Writers.ALL, ""), (Writers.ONE_HOST, "afar:1:x")]
+    )
+    def test_what_the_silent_of_another_host_hold_is_free_where_one_commit_wins(
+        self, shop: Folder, writers: Writers, holder: str
+    ) -> None:
+        with staged(shop, replace(PACE, dead_after=500), Sharing(writers)) as stage:
+            stage.hire(A)
+            stage.turn()
+            (told,) = stage.commands(A)
+            made = stage.execution(told.execution_id)
+            stage.store.blocks.claim(made, "afar:1:x", None, made.assigned_at or 0)
+            while stage.execution(made.id).state.open:
+                stage.turn()
+            assert stage.execution(made.id).state is ExecutionState.LOST
+            held = stage.store.offsets.get(made.topic)
+            assert held is not None
+            assert held.hostid == holder
 
     def test_silence_is_noticed_by_a_leader_that_seldom_looks(self, shop: Folder) -> None:
         with staged(shop, replace(PACE, loop=400, dead_after=500)) as stage:

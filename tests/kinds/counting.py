@@ -109,6 +109,7 @@ class CountVerdict:
     complete_to: int
     due: bool = False
     broken: bool = False
+    away: bool = False
     held_back_by: str | None = None
 
 
@@ -158,7 +159,7 @@ class CountPlanner:
 
     def instruct(self, chosen: Collection[str]) -> Sequence[Instruction]:
         return [
-            Instruction(self._applied[name].definition.flow, goes_on=_goes_on(self._offset(name)))
+            Instruction(self._applied[name].definition.flow, goes_on=self._offset(name).goes_on)
             for name in chosen
         ]
 
@@ -181,8 +182,9 @@ class CountPlanner:
         if offset.state is OffsetState.STOPPED:
             return False, f"stopped: {offset.reason}"
         if not eager and _rests(offset, self._as_of):
-            again = rfc3339((offset.run or 0) + RETRY_AFTER)
-            return False, f"failed ({offset.reason}); tried again at {again}"
+            again = rfc3339((offset.run or 0) + _wait(offset))
+            what = "failed" if offset.away_since is None else "away"
+            return False, f"{what} ({offset.reason}); tried again at {again}"
         if offset.block is not None:
             return True, "has to finish its block"
         return left > 0, f"due: {left} to count" if left else "everything is counted"
@@ -193,12 +195,13 @@ class CountPlanner:
 
 def _rests(offset: Offset[Any], now: int) -> bool:
     """Tell whether a flow that failed waits; not by a clock that is far ahead of ours."""
-    run = offset.run or 0
-    return offset.failures > 0 and now - RETRY_AFTER < run <= now + RETRY_AFTER
+    run, wait = offset.run or 0, _wait(offset)
+    failed = offset.failures > 0 or offset.away_since is not None
+    return failed and now - wait < run <= now + wait
 
 
-def _goes_on(offset: Offset[Any]) -> bool:
-    return offset.block is not None or offset.failures > 0
+def _wait(offset: Offset[Any]) -> int:
+    return offset.wait or RETRY_AFTER
 
 
 def _do_nothing(_execution_id: str) -> None:

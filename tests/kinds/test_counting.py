@@ -13,7 +13,9 @@ from tests.property.lake import ModelHolders, ModelRuntime, Row, Silent, Table, 
 from tidegate.control.executor import Executor
 from tidegate.control.foreground import Foreground
 from tidegate.control.slot import NoReporter
+from tidegate.errors import LakeAway, SetupError, TooManyFail
 from tidegate.model.execution import ExecutionState, Landed
+from tidegate.model.instances import FOR_ALL
 from tidegate.model.position import OffsetState, Position
 from tidegate.ports.kinds import Report
 from tidegate.ports.outside import Batch, LandedBatch, Recorded
@@ -82,6 +84,7 @@ def run(store: SqlStore, world: World) -> Run:
             NoReporter(),
             PAUSE_AFTER,
             lambda: True,
+            FOR_ALL,
         )
         planner = CountPlanner(store, runtime)
         return Foreground([planner], executor, Silent(), lambda: None).run({FRUIT.name})
@@ -117,14 +120,72 @@ def test_how_far_the_table_is_moves_with_each_block(store: SqlStore, run: Run) -
 class Stumbling:
     """Fails before some blocks, counted from 1."""
 
-    def __init__(self, *blocks: int) -> None:
+    def __init__(self, *blocks: int, over: Exception | None = None) -> None:
         self._blocks = blocks
         self._passed = 0
+        self._over = over or RuntimeError("stumbled")
 
     def __call__(self, _execution_id: str) -> None:
         self._passed += 1
         if self._passed in self._blocks:
-            raise RuntimeError("stumbled")
+            raise self._over
+
+
+def test_an_outage_never_stops_a_flow_and_is_no_failure(
+    store: SqlStore, world: World, run: Run
+) -> None:
+    since = None
+    for tries in range(1, 3 * PAUSE_AFTER):
+        (failed,) = run(Stumbling(1, over=LakeAway("no space left"))).executions
+        assert (failed.state, failed.comment) == (ExecutionState.FAILED, "away: no space left")
+        offset = store.offsets.get(FRUIT.name)
+        assert offset is not None
+        since = since or offset.away_since
+        assert (offset.state, offset.reason) == (OffsetState.AWAY, "no space left")
+        assert (offset.failures, offset.away_since) == (0, since)
+        assert offset.wait == min(2 ** (tries - 1), 300) * 1000
+        assert failed.attempt == tries
+    assert not run().failed
+    offset = store.offsets.get(FRUIT.name)
+    assert offset is not None
+    assert (offset.state, offset.away_since, offset.wait) == (OffsetState.DONE, None, 0)
+    assert len(world.tables[FRUIT.table].rows()) == 7
+
+
+def test_an_outage_after_a_commit_begins_anew(store: SqlStore, run: Run) -> None:
+    for _ in range(4):
+        run(Stumbling(1, over=LakeAway("no")))
+    run(Stumbling(2, over=SetupError("no Java")))
+    offset = store.offsets.get(FRUIT.name)
+    assert offset is not None
+    assert (offset.seq, offset.reason, offset.wait) == (1, "no Java", 1000)
+
+
+def test_failures_count_on_across_an_outage(store: SqlStore, run: Run) -> None:
+    for _ in range(PAUSE_AFTER - 1):
+        run(Stumbling(1))
+    run(Stumbling(1, over=LakeAway("no")))
+    run(Stumbling(1))
+    offset = store.offsets.get(FRUIT.name)
+    assert offset is not None
+    assert (offset.state, offset.failures) == (OffsetState.STOPPED, PAUSE_AFTER)
+    assert offset.away_since is None
+
+
+def test_what_breaks_a_limit_is_left_alone_for_minutes(store: SqlStore, run: Run) -> None:
+    run(Stumbling(1, over=TooManyFail("5 rows fail")))
+    offset = store.offsets.get(FRUIT.name)
+    assert offset is not None
+    assert (offset.state, offset.wait) == (OffsetState.FAILED, 300_000)
+
+
+def test_an_end_that_failed_tells_of_what_was_committed_before_it(
+    store: SqlStore, run: Run
+) -> None:
+    run(Stumbling(3))
+    ended = store.datasets.entities(FRUIT.name)[-1]
+    assert ended["event_type"] == "task-failed"
+    assert ended["entities_succeeded"] == 4
 
 
 def test_a_failure_keeps_what_was_committed_before_it(store: SqlStore, run: Run) -> None:

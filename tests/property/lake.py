@@ -248,6 +248,8 @@ class ModelLake:
         found = self._world.tables.get(table, Table())
         return found.transactions.get(writer, Recorded(0))
 
+    def require_there(self) -> None: ...
+
     def drop(self, table: str) -> None:
         self._world.tables.pop(table, None)
 

@@ -21,6 +21,7 @@ from tidegate.control.foreground import Foreground
 from tidegate.control.slot import NoReporter
 from tidegate.model.execution import ExecutionState
 from tidegate.model.flow import Kind
+from tidegate.model.instances import FOR_ALL
 from tidegate.model.position import START, Offset, OffsetState, Position
 from tidegate.ports.kinds import Report
 from tidegate.store import SqlStore, open_store
@@ -144,6 +145,7 @@ class Play:
             NoReporter(),
             pause_after=1000,
             lives=lambda: True,
+            lake=FOR_ALL,
         )
         shadows = Shadows(store, lake, holders, runtime)
         return Foreground([planner], executor, Silent(), shadows.sweep)

@@ -36,6 +36,7 @@ def _blocks(draw: st.DrawFn) -> Block | None:
 @st.composite
 def _offset(draw: st.DrawFn, topic: str, tables: tuple[str, ...]) -> Offset:
     failures = draw(st.sampled_from([0, 0, 0, 1, 2]))
+    away_since = draw(st.one_of(st.none(), st.none(), _TIMES))
     states = [OffsetState.DONE, OffsetState.DONE, OffsetState.NEW, OffsetState.STOPPED]
     return Offset(
         topic,
@@ -46,6 +47,9 @@ def _offset(draw: st.DrawFn, topic: str, tables: tuple[str, ...]) -> Offset:
         hostid=draw(st.sampled_from(["", "", *HOLDERS])),
         complete_to=draw(_TIMES),
         failures=failures,
+        reason=draw(st.sampled_from(["", "no such column"])),
+        away_since=away_since,
+        wait=draw(st.sampled_from([1_000, 4_000])) if away_since is not None else 0,
         full=draw(st.booleans()),
         versions={table: draw(_VERSIONS) for table in tables},
         definition_version=draw(st.sampled_from([1, 2, None])),

@@ -15,8 +15,9 @@ from tidegate.control.lifecycle import Lifecycle
 from tidegate.control.manager import Manager
 from tidegate.control.slot import BusReporter, NoReporter
 from tidegate.control.worker import Identity, Worker
+from tidegate.errors import WrongUse
 from tidegate.model.flow import Kind
-from tidegate.model.instances import Pace
+from tidegate.model.instances import Pace, Sharing, Writers, host_of
 from tidegate.model.messages import (
     Accepted,
     Assign,
@@ -58,6 +59,8 @@ KINDS: Mapping[Kind, ReadDefinition] = {
     counting.KIND: CountDefinition.from_dict,
 }
 """The kinds of flow that are played, and how their definitions are read back."""
+HOME, AWAY = "home", "away"
+"""The hosts: most plays have one."""
 _LOOK_AGAIN_SECONDS = 0.5
 LONGEST_LINGER = 4_000
 """Milliseconds that a JVM outlives its process."""
@@ -91,7 +94,7 @@ class Member:
 
 
 def hostid_of(process: Process) -> str:
-    return f"host:{process.number}:{process.name}"
+    return f"{process.host}:{process.number}:{process.name}"
 
 
 @dataclass
@@ -106,25 +109,41 @@ class Harbour:
     tell: Callable[[str], None]
     operator: SqlStore
     """The store, for people and checks: it never fails them."""
+    lost_hosts: set[str] = field(default_factory=set)
+    """Hosts that died and do not come back."""
     members: dict[str, Member] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     _numbers: int = 0
 
-    def start(self, role: str, slots: int) -> Member:
+    @property
+    def lake(self) -> Sharing:
+        """What the processes know of the sea: all of them the same."""
+        writers = Writers.ALL if self.sea.atomic else Writers.ONE_HOST
+        return Sharing(writers, "/sea", PACE.dead_after)
+
+    def lose_host(self, host: str) -> None:
+        """Let a host die with all that runs on it, for good."""
+        self.lost_hosts.add(host)
+        for member in list(self.members.values()):
+            if member.process.host == host:
+                member.kill()
+
+    def start(self, role: str, slots: int, host: str) -> Member:
         """Start a process: a manager, a worker, or both in one, as their names say."""
-        member = self._join(role, has_jvm="worker" in role)
+        member = self._join(role, host, has_jvm="worker" in role)
         process = member.process
         bus = PlayedBus(self.network, process)
         if "manager" in role:
-            process.spawn("manager", self._manager(member, bus).serve)
+            manager = self._manager(member, bus)
+            process.spawn("manager", lambda: self._lead(member, manager))
         if "worker" in role:
             worker = self._worker(member, bus, slots)
             process.spawn("worker", lambda: self._serve(member, worker))
         return member
 
-    def _join(self, role: str, *, has_jvm: bool) -> Member:
-        process = self._process(role)
-        member = Member(process, Jvm(process.name, self.sea, alive=has_jvm))
+    def _join(self, role: str, host: str, *, has_jvm: bool) -> Member:
+        process = self._process(role, host)
+        member = Member(process, Jvm(process.name, self.sea, host, alive=has_jvm))
         self.members[member.hostid] = member
         # However the process ends, its JVM sees it and ends as well, some time later.
         process.on_death.append(
@@ -132,11 +151,11 @@ class Harbour:
         )
         return member
 
-    def _process(self, role: str) -> Process:
+    def _process(self, role: str, host: str) -> Process:
         self._numbers += 1
         name = f"{role}{self._numbers}"
-        self.tell(f"{name} starts")
-        process = Process(name, self._numbers, self.heap, self.chance, self.tell)
+        self.tell(f"{name} starts on {host}")
+        process = Process(name, self._numbers, self.heap, self.chance, self.tell, host)
         self.processes.append(process)
         return process
 
@@ -145,9 +164,19 @@ class Harbour:
         for process in self.processes:
             process.kill()
 
+    def _lead(self, member: Member, manager: Manager) -> None:
+        manager.serve()
+        if not member.jvm.alive:
+            # No worker beside it that has to leave first.
+            self.heap.after(0, member.kill)
+
     def _serve(self, member: Member, worker: Worker) -> None:
-        worker.serve()
-        self.tell(f"{member.process.name} leaves")
+        try:
+            worker.serve()
+        except WrongUse as refusal:
+            self.tell(f"{member.process.name} gives way: {refusal}")
+        else:
+            self.tell(f"{member.process.name} leaves")
         # As a real one: the leader in it gives up first, then the JVM ends, then the process.
         member.life.stop()
         member.process.sleep(1)
@@ -164,6 +193,7 @@ class Harbour:
             process,
             PACE,
             member.life,
+            self.lake,
         )
 
     def _planners(self, process: Process, store: SqlStore) -> Mapping[Kind, Planner]:
@@ -173,9 +203,9 @@ class Harbour:
             counting.KIND: CountPlanner(store, process),
         }
 
-    def start_run(self, flows: Collection[str]) -> Member:
+    def start_run(self, flows: Collection[str], host: str) -> Member:
         """Start a run by hand, as `tidegate run` does when it finds no manager."""
-        member = self._join("run", has_jvm=True)
+        member = self._join("run", host, has_jvm=True)
         process = member.process
         store, lake = self._store(process), ModelLake(Shore(process, self.sea))
         holders = PlayedHolders(process, self)
@@ -209,6 +239,7 @@ class Harbour:
             reporter,
             PACE.pause_after,
             lambda: jvm.alive,
+            self.lake,
         )
 
     def _runners(self, member: Member, store: SqlStore) -> Mapping[Kind, Runner]:
@@ -230,7 +261,7 @@ class Harbour:
         store, reporter = self._store(process), BusReporter(bus, process)
         executor = self._executor(member, store, reporter)
         return Worker(
-            Identity(process.name, "host", process.number, member.hostid),
+            Identity(process.name, process.host, process.number, member.hostid),
             slots,
             store,
             bus,
@@ -240,18 +271,23 @@ class Harbour:
             PACE,
             member.life,
             lives=lambda: jvm.alive,
+            holders=PlayedHolders(process, self),
+            lake=self.lake,
         )
 
     def start_foreign(self) -> Process:
         """Start a worker that knows the protocol and nothing else."""
-        process = self._process("foreign")
+        process = self._process("foreign", HOME)
         foreign = Foreign(process, PlayedBus(self.network, process), self.chance)
         process.spawn("foreign", foreign.serve)
         return process
 
 
 class PlayedHolders:
-    """Implements `ports.Holders`: the kernel's lock is free when process and JVM are gone."""
+    """Implements `ports.Holders`: the kernel's lock is free when process and JVM are gone.
+
+    Of another host nothing can be seen: its processes live for ever.
+    """
 
     def __init__(self, process: Process, harbour: Harbour) -> None:
         self._process = process
@@ -261,13 +297,20 @@ class PlayedHolders:
     def me(self) -> str:
         return hostid_of(self._process)
 
+    def _is_here(self, hostid: str) -> bool:
+        return host_of(hostid) == self._process.host
+
     def lives(self, hostid: str) -> bool:
+        if not self._is_here(hostid):
+            return True
         member = self._harbour.members.get(hostid)
         return member is not None and member.may_write
 
     def wait_for_end(self, hostid: str, seconds: float) -> bool:
         until = self._process.monotonic() + seconds
         while self.lives(hostid):
+            if not self._is_here(hostid):
+                return False
             runs = self._harbour.members[hostid].process.alive
             if runs or self._process.monotonic() > until:
                 return False
@@ -276,7 +319,8 @@ class PlayedHolders:
 
     def end(self, hostid: str) -> None:
         member = self._harbour.members.get(hostid)
-        if member is not None and hostid != self.me and member.may_write:
+        here = self._is_here(hostid) and hostid != self.me
+        if member is not None and here and member.may_write:
             self._harbour.tell(f"{self._process.name} kills {member.process.name}")
             member.kill()
 

@@ -16,10 +16,11 @@ from tests.kinds.counting import CountDefinition
 from tests.property.lake import Row, Table
 from tidegate.model.execution import queued
 from tidegate.model.flow import Definition
+from tidegate.model.instances import host_of
 from tidegate.store import executions, fleet
 from tidegate.tables.definition import Processor, TableDefinition
 
-from .crew import KINDS, PACE, Harbour, Member
+from .crew import AWAY, HOME, KINDS, LONGEST_LINGER, PACE, Harbour, Member
 from .database import Database, calm_store
 from .faults import SLOW, Faults
 from .guards import Guard, without
@@ -76,6 +77,9 @@ class _Play:
         self._crew: list[Member] = []
         self._faults = Faults(self._harbour, chance, lambda: self._crew)
         self._faults.unlocks = sea.atomic = chance.random() < 0.3
+        # Of their own, so that a play on one host is what it was.
+        self._hosts = Random(f"hosts {seed}")
+        self._two_hosts = self._hosts.random() < 0.3
         self._calm = False
         self._landed = 0
 
@@ -156,7 +160,11 @@ class _Play:
         self._harbour.sea.tables["stage.dim"] = Table(positioned=True)
         roles = ["manager", "worker", "manager worker", "worker"][: chance.choice([3, 3, 4])]
         for role in roles:
-            self._keep_up(role, chance.randint(1, 2))
+            # One with both parts is at home, so that it can do without the other host.
+            host = HOME if role == "manager worker" else self._some_host()
+            self._keep_up(role, chance.randint(1, 2), host)
+        if self._two_hosts and self._hosts.random() < 0.5:
+            heap.at(BEGIN + self._hosts.uniform(0, TROUBLE), self._lose_a_host)
         self._land_rows()
         for one in self._counts:
             if chance.random() < 0.5:
@@ -174,24 +182,61 @@ class _Play:
     def _is_done(self) -> bool:
         return not self._witness.unfinished()
 
-    def _keep_up(self, role: str, slots: int) -> None:
+    def _some_host(self) -> str:
+        return self._hosts.choice([HOME, AWAY]) if self._two_hosts else HOME
+
+    def _lose_a_host(self) -> None:
+        self._tell(f"{AWAY} dies for good")
+        self._harbour.lose_host(AWAY)
+        if not self._harbour.sea.atomic:
+            # Somebody who knows that it will not come back says so: nobody else can.
+            self._heap.after(self._hosts.uniform(0, TROUBLE), self._unlock_the_lost)
+
+    def _unlock_the_lost(self) -> None:
+        held = self._harbour.database.ask("SELECT topic, hostid FROM offsets WHERE hostid <> ''")
+        for topic, hostid in held:
+            if host_of(hostid) == AWAY:
+                self._unlock(topic)
+
+    def _unlock(self, topic: str) -> None:
+        self._tell(f"{topic} is unlocked, since its holder is gone for good")
+        self._harbour.operator.blocks.unlock(topic, int(self._heap.now))
+
+    def _keep_up(self, role: str, slots: int, host: str) -> None:
         """Start a process, and another one in its place whenever it ends."""
-        member = self._harbour.start(role, slots)
+        if host in self._harbour.lost_hosts:
+            return
+        member = self._harbour.start(role, slots, host)
         self._crew.append(member)
 
         def again() -> None:
             self._crew.remove(member)
             pause = self._chance.uniform(200, 4_000)
-            self._heap.after(pause, lambda: self._keep_up(role, slots))
+            self._heap.after(pause, lambda: self._keep_up(role, slots, host))
 
         member.process.on_death.append(again)
 
     def _run_by_hand(self) -> None:
         topics = [t for t, d in self._definitions.items() if d.processor is Processor.STEP]
-        member = self._harbour.start_run([*topics, *(one.name for one in self._counts)])
+        host = self._some_host()
+        if host in self._harbour.lost_hosts:
+            return
+        member = self._harbour.start_run([*topics, *(one.name for one in self._counts)], host)
         member.process.slow = self._chance.choice([0.0, SLOW])
         self._crew.append(member)
-        member.process.on_death.append(lambda: self._crew.remove(member))
+
+        def clear_up() -> None:
+            self._crew.remove(member)
+            if self._two_hosts:
+                # It has no heartbeat: of one on another host only a person knows that it is gone.
+                self._heap.after(LONGEST_LINGER + 1_000, lambda: self._unlock_run(member))
+
+        member.process.on_death.append(clear_up)
+
+    def _unlock_run(self, run: Member) -> None:
+        held = self._harbour.database.ask("SELECT topic FROM offsets WHERE hostid = ?", run.hostid)
+        for (topic,) in held:
+            self._unlock(topic)
 
     def _land_rows(self) -> None:
         """Orders in a few commits, and their customers, some of them late."""

@@ -24,9 +24,16 @@ class Process:
     """Implements `ports.Runtime` for all that runs in it."""
 
     def __init__(
-        self, name: str, number: int, heap: Heap, chance: Random, tell: Callable[[str], None]
+        self,
+        name: str,
+        number: int,
+        heap: Heap,
+        chance: Random,
+        tell: Callable[[str], None],
+        host: str,
     ) -> None:
         self.name = name
+        self.host = host
         self.number = number
         self.alive = True
         self.skew = 0

@@ -9,6 +9,7 @@ from random import Random
 from zlib import crc32
 
 from tests.property.lake import ModelLake, Row, Table, transformed
+from tidegate.errors import LakeAway
 from tidegate.model.entities import FailedRow
 from tidegate.model.execution import Outcome
 from tidegate.model.position import Position
@@ -48,13 +49,21 @@ class Sea:
         others = {other.name for other in self._writing.get(table, ()) if other is not jvm}
         if others and not self.atomic:
             self.on_clash(f"{jvm.name} writes {table} while {', '.join(sorted(others))} does")
+        hosts = {other.host for writers in self._writing.values() for other in writers}
+        if hosts - {jvm.host} and not self.atomic:
+            self.on_clash(
+                f"{jvm.name} writes from {jvm.host} while {', '.join(sorted(hosts))} does"
+            )
         self._writing.setdefault(table, []).append(jvm)
 
     def end(self, table: str, jvm: Jvm) -> None:
         self._writing[table].remove(jvm)
 
     def may_fail(self) -> None:
-        if self.chance.random() < self.fails:
+        luck = self.chance.random()
+        if luck < self.fails / 3:
+            raise LakeAway("storage is away")
+        if luck < self.fails:
             raise RuntimeError("Spark failed")
 
     def write(self, write: Write) -> None:
@@ -89,6 +98,7 @@ class Jvm:
 
     name: str
     sea: Sea
+    host: str
     alive: bool = True
     stopped_until: float = 0
     _writes: list[Write] = field(default_factory=list)

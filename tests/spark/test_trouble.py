@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +95,103 @@ def test_a_source_that_is_gone(shop: Shop) -> None:
     assert "stage.other is gone" in failure(report).comment
     assert len(shop.rows("fact.good", "id")) == 15
     assert len(shop.rows("fact.bad", "id")) == 10
+
+
+def away(shop: Shop, topic: str = "fact.bad") -> dict[str, Any]:
+    """Give the row of a topic that an outage holds, which nobody had to resume."""
+    row: dict[str, Any] = shop.json("offsets", "show", topic)[0]
+    assert (row["state"], row["failures"], row["hostid"]) == ("AWAY", 0, "")
+    return row
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[None]:
+    """Have something else stand where a folder is; skip where that may not be done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", *options, folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("this test has to mount something")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_storage_that_is_gone_for_a_while_stops_nothing(shop: Shop) -> None:
+    shop.write({"tidegate.toml": "[control]\npause_after = 2\n"})
+    assert not bad(shop, GOOD_VIEW).failed
+    shop.land("stage.orders", orders((n, n) for n in range(10, 15)))
+    log = shop.table("fact.bad") / "_delta_log"
+    log.rename(shop.path / "log")
+    log.write_text("a file where the log should be")
+    for tries in range(1, 5):
+        ended = failure(shop.run())
+        assert (ended.topic, ended.attempt) == ("fact.bad", tries)
+        assert ended.comment.startswith("away: fact.bad at ")
+        assert "Not a directory" in ended.comment
+        assert "Not a directory" in away(shop)["reason"]
+    why = shop.json("why", "fact.bad")["why"]
+    assert why.startswith("away since ")
+    assert "Not a directory" in why
+    assert len(shop.rows("fact.good", "id")) == 15
+    log.unlink()
+    (shop.path / "log").rename(log)
+    assert not shop.run().failed
+    assert len(shop.rows("fact.bad", "id")) == 15
+    assert shop.json("offsets", "show", "fact.bad")[0]["state"] in ("DONE", "NOJOBS")
+
+
+def test_a_lake_that_is_not_mounted_for_a_while_stops_nothing(shop: Shop) -> None:
+    shop.write({"tidegate.toml": "[control]\npause_after = 1\n"})
+    assert not bad(shop, GOOD_VIEW).failed
+    shop.land("stage.orders", orders((n, n) for n in range(10, 15)))
+    lake = shop.path / "lake"
+    lake.rename(shop.path / "elsewhere")
+    lake.mkdir()
+    report = shop.run()
+    assert {one.topic for one in report.executions if one.state == "failed"} == {
+        *("fact.bad", "fact.good")
+    }
+    assert "is empty: is what it lies on mounted?" in away(shop)["reason"]
+    lake.rmdir()
+    (shop.path / "elsewhere").rename(lake)
+    assert not shop.run().failed
+    assert len(shop.rows("fact.bad", "id")) == 15
+
+
+def test_a_disk_that_is_full_stops_nothing(shop: Shop) -> None:
+    shop.write({"tidegate.toml": "[control]\npause_after = 1\n"})
+    view = GOOD_VIEW.replace("amount", "amount, sequence(0, 40000) AS more")
+    with mounted(shop.table("fact.bad"), "-t", "tmpfs", "-o", "size=100k", "tmpfs"):
+        for _ in range(2):
+            ended = failure(bad(shop, view))
+            assert ended.comment == "away: No space left on device"
+            away(shop)
+        subprocess.run(["mount", "-o", "remount,size=9m", shop.table("fact.bad")], check=True)
+        assert not shop.run().failed
+        assert len(shop.rows("fact.bad", "id")) == 10
+
+
+def test_a_folder_that_may_not_be_written_stops_nothing(shop: Shop) -> None:
+    shop.write({"tidegate.toml": "[control]\npause_after = 1\n"})
+    assert not bad(shop, GOOD_VIEW).failed
+    shop.land("stage.orders", orders((n, n) for n in range(10, 15)))
+    folder = shop.table("fact.bad")
+    with mounted(folder, "--bind", str(folder)):
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        assert "(Read-only file system)" in failure(shop.run()).comment
+        away(shop)
+    assert not shop.run().failed
+    assert len(shop.rows("fact.bad", "id")) == 15
+
+
+def test_a_row_that_holds_the_words_of_an_outage_is_set_aside(shop: Shop) -> None:
+    words = "java.io.IOException: No space left on device\nCaused by: java.net.ConnectException: x"
+    shop.land("stage.orders", [{**row, "text": "7"} for row in orders([(1, 1), (2, 2)])])
+    shop.land("stage.orders", [{**row, "text": words} for row in orders([(3, 3)])])
+    view = GOOD_VIEW.replace("amount", "CAST(text AS INT) AS number")
+    assert not bad(shop, view).failed
+    assert [row[0] for row in shop.rows("fact.bad", "id")] == [1, 2]
 
 
 def test_a_lake_that_cannot_be_written(shop: Shop) -> None:

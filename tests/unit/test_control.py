@@ -15,7 +15,16 @@ from tidegate.model.execution import (
     queued_again,
 )
 from tidegate.model.flow import Flow, Kind
-from tidegate.model.instances import Due, Instance, InstanceStatus, assign, clash, overdue
+from tidegate.model.instances import (
+    FOR_ALL,
+    Due,
+    Instance,
+    InstanceStatus,
+    Sharing,
+    Writers,
+    assign,
+    overdue,
+)
 from tidegate.model.messages import (
     Accepted,
     ExecutionProgress,
@@ -26,6 +35,7 @@ from tidegate.model.messages import (
     Started,
 )
 from tidegate.model.position import Position
+from tidegate.spark.delta_log import writers_of
 from tidegate.tables.plan import Limits, limits_of, with_limits
 
 ME = "5b0a9d20-5a7c-4f0b-9c44-0d8ab2b1b001"
@@ -126,20 +136,56 @@ def test_the_successor_of_a_lost_execution_is_the_same_whoever_makes_it() -> Non
     assert queued_again(again, 9).id not in (ME, again.id)
 
 
-class TestClash:
+class TestSharing:
     OTHER = Instance("i", host="b", process="b:1:t")
+    FILE = Sharing(Writers.ONE_HOST, "/lake")
+    S3 = Sharing(Writers.ONE_PROCESS, "s3://bucket/lake")
 
     def test_a_local_lake_is_written_from_one_host(self) -> None:
-        me = Instance("", host="a", process="a:1:t")
-        assert "several hosts" in (clash("/lake", me, [self.OTHER]) or "")
-        assert clash("/lake", replace(me, host="b"), [self.OTHER]) is None
-        assert clash("hdfs://lake", me, [self.OTHER]) is None
+        assert "a worker lives on b, and /lake is" in str(
+            self.FILE.clash("a:1:t", [self.OTHER], {})
+        )
+        assert self.FILE.clash("b:2:u", [self.OTHER], {"fact.t": "b:3:v"}) is None
+
+    def test_one_that_holds_a_topic_keeps_others_out_whether_it_is_heard_or_not(self) -> None:
+        why = str(self.FILE.clash("a:1:t", [], {"fact.t": "a:9:x", "fact.u": "b:1:t"}))
+        assert why.startswith("fact.u is held by b:1:t, and /lake is a path of this machine")
+        assert why.endswith("tidegate offsets unlock fact.u")
 
     def test_plain_s3_is_written_by_one_process(self) -> None:
-        me = Instance("", host="b", process="b:2:t")
-        assert "one worker process" in (clash("s3://bucket/lake", me, [self.OTHER]) or "")
-        gone = replace(self.OTHER, status=InstanceStatus.UNLOADED)
-        assert clash("s3://bucket/lake", me, [gone]) is None
+        assert "one worker process" in str(self.S3.clash("b:2:t", [self.OTHER], {}))
+        assert "fact.t is held" in str(self.S3.clash("b:2:t", [], {"fact.t": "b:1:t"}))
+        assert self.S3.clash("b:1:t", [self.OTHER], {"fact.t": "b:1:t"}) is None
+
+    def test_where_one_commit_wins_nobody_is_kept_out(self) -> None:
+        assert FOR_ALL.clash("a:1:t", [self.OTHER], {"fact.t": "b:1:t"}) is None
+
+    @pytest.mark.parametrize(
+        ("path", "conf", "writers"),
+        [
+            ("/data/lake", {}, Writers.ONE_HOST),
+            ("file:///data/lake", {}, Writers.ONE_HOST),
+            ("hdfs://namenode/lake", {}, Writers.ALL),
+            ("abfss://c@a.dfs.core.windows.net/lake", {}, Writers.ALL),
+            ("gs://bucket/lake", {}, Writers.ALL),
+            ("s3://bucket/lake", {}, Writers.ONE_PROCESS),
+            (
+                "s3://bucket/lake",
+                {"spark.delta.logStore.s3.impl": "io.delta.storage.S3DynamoDBLogStore"},
+                Writers.ALL,
+            ),
+            (
+                "s3://bucket/lake",
+                {"spark.delta.logStore.s3.impl": "io.delta.storage.S3SingleDriverLogStore"},
+                Writers.ONE_PROCESS,
+            ),
+            ("oss://bucket/lake", {}, Writers.ONE_PROCESS),
+        ],
+    )
+    def test_the_path_and_the_log_store_tell_who_may_write(
+        self, path: str, conf: dict[str, str], writers: Writers
+    ) -> None:
+        assert writers_of(path, conf) is writers
 
 
 class TestProgress:

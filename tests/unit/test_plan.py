@@ -11,9 +11,10 @@ import pytest
 
 from tidegate.model.duration import HOUR, MINUTE, SECOND
 from tidegate.model.looks import Ahead, Look
+from tidegate.model.patience import after_failures
 from tidegate.model.position import START, Block, Offset, OffsetState, Position, before
 from tidegate.tables.definition import Processor, TableDefinition
-from tidegate.tables.plan import Facts, Plan, TableVerdict, backoff, make_plan
+from tidegate.tables.plan import Facts, Plan, TableVerdict, make_plan
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20.000Z
 BASE, OTHER, TOPIC = "stage.orders", "stage.customers", "fact.orders"
@@ -280,15 +281,60 @@ def test_after_a_full_block_the_next_is_due_at_once() -> None:
         (9, HOUR, 256 * SECOND),
         (10, HOUR, 5 * MINUTE),
         (10_000, HOUR, 5 * MINUTE),
-        (9, MINUTE, MINUTE),
-        (9, 0, SECOND),
+        (9, 2 * MINUTE, 2 * MINUTE),
+        # The freshest topics have not the least patience.
+        (9, 3 * SECOND, MINUTE),
+        (9, 0, MINUTE),
+        (2, 0, 2 * SECOND),
     ],
 )
 def test_the_wait_after_failures(failures: int, repeat: int, wait: int) -> None:
-    assert backoff(failures, repeat) == wait
+    assert after_failures(failures, repeat) == wait
     failed = offset(run=NOW - wait, failures=failures, state=OffsetState.FAILED, reason="no")
     assert verdict(step(repeat=repeat), seen(BASE, NOW - 5), failed).due
     assert not verdict(step(repeat=repeat), seen(BASE, NOW - 5), failed, now=NOW - 1).due
+
+
+def test_a_failure_over_a_limit_waits_as_long_as_it_says() -> None:
+    failed = offset(run=NOW, failures=1, wait=5 * MINUTE, state=OffsetState.FAILED, reason="many")
+    found = verdict(step(repeat=SECOND), seen(BASE, NOW - 5), failed)
+    assert found.why == "failed once (many); tried again at 2023-11-14T22:18:20.000Z"
+
+
+def test_an_outage_waits_whatever_repeat_says_and_goes_on_by_itself() -> None:
+    away = offset(
+        run=NOW,
+        away_since=NOW - MINUTE,
+        wait=4 * MINUTE,
+        failures=2,
+        state=OffsetState.AWAY,
+        reason="disk full",
+    )
+    definition, looks = step(repeat=SECOND), seen(BASE, NOW - 5)
+    found = verdict(definition, looks, away)
+    assert not found.due
+    assert found.why == (
+        "away since 2023-11-14T22:12:20.000Z (disk full); tried again at 2023-11-14T22:17:20.000Z,"
+        " and goes on by itself when that is over"
+    )
+    again = verdict(definition, looks, replace(away, run=NOW - 4 * MINUTE))
+    assert again.due
+    assert again.why.endswith(
+        "; before that it was away since 2023-11-14T22:12:20.000Z (disk full)"
+    )
+    assert verdict(definition, looks, away, eager=True).due
+
+
+def test_what_went_wrong_is_told_while_the_topic_is_tried_again() -> None:
+    failed = offset(run=NOW - HOUR, failures=1, state=OffsetState.FAILED, reason="no such column")
+    looks = seen(BASE, NOW - 5)
+    assert verdict(step(), looks, failed).why.endswith(
+        "before that it failed once (no such column)"
+    )
+    held = replace(failed, hostid="host-1", claimed_at=NOW)
+    found = verdict(step(), looks, held, live=frozenset({"host-1"}))
+    assert found.why.startswith("held by host-1 since")
+    assert found.why.endswith("before that it failed once (no such column)")
 
 
 def test_a_failed_topic_says_why_and_when() -> None:

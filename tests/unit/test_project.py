@@ -52,12 +52,12 @@ class TestFields:
         listed = _definition(
             tmp_path,
             "  depends_on: [stage.orders, stage.customers]\n  transforms: [orders, shop]\n"
-            "  keys: [a, b]\n  unwaited: [stage.x]\n  partition_by: [a]\n",
+            "  keys: [id, amount]\n  unwaited: [stage.x]\n  partition_by: [id]\n",
         )
         texts = _definition(
             tmp_path,
             "  depends_on: 'stage.orders, stage.customers'\n  transforms: orders,shop\n"
-            "  keys: a , b,\n  unwaited: stage.x\n  partition_by: a\n",
+            "  keys: id , amount,\n  unwaited: stage.x\n  partition_by: id\n",
         )
         assert listed == texts
         assert listed.depends_on == ("stage.orders", "stage.customers")
@@ -152,7 +152,7 @@ class TestFields:
     def test_a_wrong_field_is_a_problem_at_its_line(
         self, tmp_path: Path, field: str, message: str
     ) -> None:
-        views = "SELECT o.pos, o.id, o.id AS x FROM stage.orders o WHERE block(o.pos, o.id)"
+        views = "SELECT o.pos, o.id, 1 AS x, 2 AS k FROM stage.orders o WHERE block(o.pos, o.id)"
         entry = f"# first\n{ENTRY}  {field}\n"
         found = [p for p in _load(tmp_path, entry, orders=views).problems if p.file[0] == "l"]
         assert [p.line for p in found] == [5]

@@ -345,3 +345,44 @@ class TestLake:
     def test_a_table_that_cannot_be_read_is_told_as_it_is(self, tmp_path: Path) -> None:
         looks: dict[str, Look | LakeError] = {"stage.c": LakeError("stage.c is broken")}
         assert self._told(tmp_path, looks) == [(1, "depends_on", "stage.c is broken")]
+
+
+class TestColumnsOfAnEntry:
+    @pytest.mark.parametrize(
+        ("fields", "field", "column"),
+        [
+            ("keys: custmer", "keys", "custmer"),
+            ("keys: id, deleted: gone = 1", "deleted", "gone"),
+            ("checks: {small: amuont < 5}", "checks", "amuont"),
+            ("partition_by: day", "partition_by", "day"),
+            ("cluster_by: day", "cluster_by", "day"),
+        ],
+    )
+    def test_one_that_the_view_does_not_give_is_named(
+        self, tmp_path: Path, fields: str, field: str, column: str
+    ) -> None:
+        lineage = f"- {{table: fact.a, depends_on: [stage.orders], transforms: v, {fields}}}\n"
+        problem = _only(_load(tmp_path, lineage, v=VIEW))
+        assert (problem.file, problem.line, problem.field) == ("lineage.yaml", 1, field)
+        assert problem.message == (
+            f"names the column {column}, which the view v does not give; it gives: amount, id, pos"
+        )
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            "keys: ID",
+            "checks: {one: amount < 5 AND v.amount > 1}",
+            "checks: {two: 'exists(array(amount), x -> x > 1)'}",
+            "checks: {three: 'current_date() > DATE ''2020-01-01'''}",
+        ],
+    )
+    def test_those_that_it_gives_are_passed(self, tmp_path: Path, fields: str) -> None:
+        lineage = f"- {{table: fact.a, depends_on: [stage.orders], transforms: v, {fields}}}\n"
+        found = [one for one in _load(tmp_path, lineage, v=VIEW).problems if not one.warning]
+        assert [one.message for one in found if "does not give" in one.message] == []
+
+    def test_a_view_with_a_star_may_give_anything(self, tmp_path: Path) -> None:
+        view = VIEW.replace("o.amount", "o.*")
+        lineage = "- {table: fact.a, depends_on: [stage.orders], transforms: v, keys: whatever}\n"
+        assert not [p for p in _load(tmp_path, lineage, v=view).problems if p.field == "keys"]

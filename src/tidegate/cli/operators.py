@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as jsons
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -16,8 +17,9 @@ import typer
 
 from tidegate.cli.output import (
     Json,
+    counted,
     known_topic,
-    opened,
+    opened_to_look,
     print_json,
     print_json_lines,
     print_row,
@@ -25,13 +27,13 @@ from tidegate.cli.output import (
     table_of,
     user,
 )
+from tidegate.cli.selecting import Selectors, selected
 from tidegate.cli.serving import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tidegate.control.insights import Insights
     from tidegate.model.instances import Instance
+    from tidegate.ports.store import Datasets
     from tidegate.wiring import Parts
 
 
@@ -47,7 +49,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(instances, name="instances")
 
 
-_COLUMNS = ("topic", "processor", "state", "due", "complete to", "lag", "rows", "failed", "why")
+_COLUMNS = (
+    *("topic", "processor", "state", "due", "complete to", "lag"),
+    *("last block", "failed", "why"),
+)
 _EMPTY = "The project has no topics yet; write them into lineage.yaml."
 
 
@@ -60,7 +65,7 @@ def lag(
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
 ) -> None:
     """Show every flow: how far it is, how far behind, and why. Writes nothing, starts no JVM."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         insights = parts.insights()
         if watch:
             with suppress(KeyboardInterrupt):
@@ -107,16 +112,23 @@ _LINK = ("topic", "complete_to", "behind_seconds")
 
 def why(context: typer.Context, topic: str, json: Json = False) -> None:
     """Say why a flow is not fresher, down to what is at fault."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         found = parts.insights().why(topic)
     if json:
         chain = [{name: link[name] for name in _LINK} for link in found["chain"]]
         print_json({**found, "chain": chain})
         return
     for depth, link in enumerate(found["chain"]):
-        behind = _behind(link["behind_seconds"])
         branch = f"{'  ' * depth}{'└ ' if depth else ''}"
-        print(f"{branch}{link['topic']}: {link['why']} [{behind} behind]")
+        print(f"{branch}{link['topic']}: {link['why']}{_how_far(link)}")
+
+
+def _how_far(link: Mapping[str, Any]) -> str:
+    """Say how far behind a place in a chain is, unless its reason says so already."""
+    if link["behind_seconds"] is None:
+        return ""
+    behind = f"{_behind(link['behind_seconds'])} behind"
+    return "" if behind in link["why"] else f" [{behind}]"
 
 
 def _behind(seconds: float | None) -> str:
@@ -127,7 +139,7 @@ def _behind(seconds: float | None) -> str:
 
 def status(context: typer.Context, json: Json = False) -> None:
     """Say who leads, who works on what, and what waits for a person."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         found = parts.insights().status()
     if json:
         print_json(found)
@@ -144,44 +156,49 @@ def status(context: typer.Context, json: Json = False) -> None:
             print()
             print_table((title, "why" if title == "stopped" else "by"), rows.items(), empty="")
     if found["rejected_messages"]:
-        print(f"\n{found['rejected_messages']:,} messages were skipped, since they made no sense.")
+        skipped = counted(found["rejected_messages"], "message")
+        print(f"\nSkipped, since they made no sense: {skipped}.")
 
 
 @instances.command(name="list")
 def list_instances(context: typer.Context, json: Json = False) -> None:
     """List instances: who they are, what they do, when they were last heard."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         rows = parts.insights().instances()
     if json:
         print_json(rows)
         return
     columns = ("instance_id", "name", "host", "status", "state", "kinds", "tags", "reported_at")
-    shown = [[row[name] for name in columns] for row in rows]
+    named = [{**row, **{name: ", ".join(row[name]) or None for name in _NAMES}} for row in rows]
+    shown = [[row[name] for name in columns] for row in named]
     print_table(columns, shown, empty="No instance is known; `tidegate worker` starts some.")
+
+
+_NAMES = ("kinds", "tags")
 
 
 @instances.command()
 def disable(context: typer.Context, which: Which) -> None:
     """Give an instance no more work; it lives on."""
-    _change(context, which, "disable", "get no more work")
+    _change(context, which, "disable", "no more work from now on")
 
 
 @instances.command()
 def enable(context: typer.Context, which: Which) -> None:
     """Give a disabled instance work again."""
-    _change(context, which, "enable", "get work again")
+    _change(context, which, "enable", "work again from now on")
 
 
 @instances.command()
 def drain(context: typer.Context, which: Which) -> None:
     """Let a worker process finish what it runs, and end."""
-    _change(context, which, "drain", "finish what they run, and end")
+    _change(context, which, "drain", "what runs is finished, then the process ends")
 
 
 def _change(context: typer.Context, which: str, action: str, effect: str) -> None:
     from tidegate.model.instances import InstanceStatus
 
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         chosen = _chosen(parts, which)
         ids = [one.id for one in chosen]
         if action == "drain":
@@ -190,7 +207,7 @@ def _change(context: typer.Context, which: str, action: str, effect: str) -> Non
         else:
             parts.store.instances.disable(ids, action == "disable")
         _note(parts, INSTANCES, f"{action} {', '.join(ids)}")
-        print(f"{len(ids)} instance{'s' if len(ids) > 1 else ''} of {which}: they {effect}.")
+        print(f"{counted(len(ids), 'instance')} of {which}: {effect}.")
 
 
 def _chosen(parts: Parts, which: str) -> list[Instance]:
@@ -206,33 +223,47 @@ def _chosen(parts: Parts, which: str) -> list[Instance]:
 
 def pause(
     context: typer.Context,
-    topic: str,
+    select: Selectors,
     why: Annotated[str, typer.Option(help="For those who wonder later.")] = "",
 ) -> None:
-    """Keep a topic from running until it is resumed; what runs now ends."""
-    with opened(context) as parts:
-        parts.store.controls.pause(known_topic(parts, topic), user(), why, parts.runtime.now())
-        print(f"{topic} is paused; `tidegate resume {topic}` lets it go on.")
+    """Keep flows from running until they are resumed; what runs now ends."""
+    with opened_to_look(context) as parts:
+        asked = selected(parts, select)
+        paused = _paused(parts)
+        chosen = [flow for flow in asked.flows if flow in asked.named or flow not in paused]
+        for flow in chosen:
+            parts.store.controls.pause(flow, user(), why, parts.runtime.now())
+            print(f"{flow} is paused; `tidegate resume {flow}` lets it go on.")
+        if not chosen:
+            print(f"All {len(asked.flows)} are paused already.")
 
 
-def resume(context: typer.Context, topic: str) -> None:
-    """Let a paused or stopped topic go on, after what stopped it is mended."""
+def resume(context: typer.Context, select: Selectors) -> None:
+    """Let paused or stopped flows go on, after what stopped them is mended."""
     from tidegate.errors import WrongUse
     from tidegate.model.position import OffsetState
 
-    with opened(context) as parts:
-        known_topic(parts, topic)
-        now = parts.runtime.now()
-        control = parts.store.controls.all().get(topic)
-        offset = parts.store.offsets.get(topic)
-        paused = control is not None and control.paused_at is not None
-        stopped = offset is not None and offset.state is OffsetState.STOPPED
-        if not paused and not stopped:
-            raise WrongUse(f"{topic} is neither paused nor stopped: nothing to resume")
-        if stopped:
-            parts.store.offsets.resume(topic, now)
-        parts.store.controls.unpause(topic, user(), now)
-        print(f"{topic} goes on with the next run.")
+    with opened_to_look(context) as parts:
+        asked = selected(parts, select)
+        offsets = parts.store.offsets.some(asked.flows)
+        stopped = {flow for flow, one in offsets.items() if one.state is OffsetState.STOPPED}
+        chosen = asked.fitting(stopped | _paused(parts))
+        for flow in asked.flows:
+            if flow in asked.named and flow not in chosen:
+                raise WrongUse(f"{flow} is neither paused nor stopped: nothing to resume")
+        for flow in chosen:
+            now = parts.runtime.now()
+            if flow in stopped:
+                parts.store.offsets.resume(flow, now)
+            parts.store.controls.unpause(flow, user(), now)
+            print(f"{flow} goes on with the next run.")
+        if not chosen:
+            print(f"None of {len(asked.flows)} is paused or stopped.")
+
+
+def _paused(parts: Parts) -> set[str]:
+    controls = parts.store.controls.all()
+    return {flow for flow, control in controls.items() if control.paused_at is not None}
 
 
 def cancel(
@@ -243,7 +274,7 @@ def cancel(
     from tidegate.errors import UnknownName, WrongUse
     from tidegate.model.messages import Cancel
 
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         found = parts.store.executions.get(id)
         if found is None:
             raise UnknownName(f"there is no execution {id}")
@@ -266,7 +297,7 @@ def execute(
     from tidegate.model.execution import queued
 
     configuration = _configuration(config)
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         id = parts.runtime.uuid()
         execution = queued(id, configuration, listed(tags), parts.runtime.now())
         parts.store.executions.assign(execution)
@@ -296,6 +327,7 @@ def _note(parts: Parts, flow: str, what: str) -> None:
 
 
 _FOLLOW_SECONDS = 1.0
+_PAGE = 1_000
 Limit = Annotated[int | None, typer.Option(min=1, help="The newest so many.")]
 
 
@@ -322,7 +354,7 @@ def executions(
     """List executions, the newest first."""
     from tidegate.model.execution import ExecutionState
 
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         insights = parts.insights()
         if id is not None:
             one = insights.execution(id)
@@ -364,39 +396,59 @@ def logs(
 ) -> None:
     """Show a flow's task execution dataset: every run's start, its end, its errors."""
     show = print_json_lines if json else _print_entities
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         datasets = parts.store.datasets
-        if flow not in datasets.flows():
+        # What was done to instances has a log before anything was done.
+        if flow != INSTANCES and flow not in datasets.flows():
             known_topic(parts, flow)
-        found = list(datasets.latest(flow) if latest else datasets.entities(flow))
-        show(found[-limit:] if limit else found)
+        seen = -1
+        for page in _pages(datasets, flow, latest=latest, limit=limit):
+            show(page)
+            seen = page[-1]["_location"]
         while follow:
-            since = found[-1]["_location"] + 1 if found else 0
-            fresh = list(datasets.entities(flow, since=since))
-            show(fresh)
-            found = fresh or found
+            for page in _pages_from(datasets, flow, seen + 1):
+                show(page)
+                seen = page[-1]["_location"]
             time.sleep(_FOLLOW_SECONDS)
 
 
-def _print_entities(entities: list[Mapping[str, Any]]) -> None:
+def _pages(
+    datasets: Datasets, flow: str, *, latest: bool, limit: int | None
+) -> Iterable[Sequence[Mapping[str, Any]]]:
+    """Give the entities that are asked for, never more of them at once than one page or `limit`."""
+    if latest or limit is not None:
+        found = datasets.latest(flow, limit=limit) if latest else datasets.newest(flow, limit or 0)
+        return [found] if found else []
+    return _pages_from(datasets, flow, 0)
+
+
+def _pages_from(datasets: Datasets, flow: str, since: int) -> Iterator[Sequence[Mapping[str, Any]]]:
+    while page := datasets.entities(flow, since=since, limit=_PAGE):
+        yield page
+        since = page[-1]["_location"] + 1
+
+
+def _print_entities(entities: Iterable[Mapping[str, Any]]) -> None:
     for entity in entities:
         at = entity.get("end_time") or entity.get("event_time") or entity.get("start_time") or ""
         about = _about(entity)
-        print(f"{entity['_location']:>6}  {at}  {entity['event_type']:<15} {about}".rstrip())
+        event = entity.get("event_type") or ""
+        print(f"{entity['_location']:>6}  {at}  {event:<15} {about}".rstrip())
 
 
 def _about(entity: Mapping[str, Any]) -> str:
     """Say in one line what an entity tells."""
     told = ""
-    match entity["event_type"]:
+    match entity.get("event_type"):
         case "operator-action":
             return f"{entity['user']}: {entity['action']}"
         case "task-completed":
-            told = f"{entity['entities_succeeded']:,} rows"
+            told = counted(entity["entities_succeeded"], "row")
             if entity["entities_failed"]:
                 told += f", {entity['entities_failed']:,} failed"
         case "write-error":
-            tries = f" after {entity['retry_attempts']} tries" if entity["retry_attempts"] else ""
+            attempts = entity["retry_attempts"]
+            tries = f" after {attempts} {'try' if attempts == 1 else 'tries'}" if attempts else ""
             told = f"{entity['entity']['_id']} {entity['state']}{tries}: {entity['exception']}"
         case "task-failed":
             told = str(entity["reason_why_stopped"]).partition("\n")[0]

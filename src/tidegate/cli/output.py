@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tidegate.errors import Problem
     from tidegate.project.folder import Project
     from tidegate.wiring import Parts
 
@@ -86,7 +88,7 @@ def _shown(value: object) -> str:
             return f"{value:,}"
         case float():
             return f"{value:,.2f}"
-        case dict() | list():
+        case dict() | list() | tuple():
             return json.dumps(value, ensure_ascii=False)
         case _:
             return str(value)
@@ -114,6 +116,53 @@ def opened(context: typer.Context) -> Iterator[Parts]:
     project.require_sound()
     with open_parts(project) as parts:
         yield parts
+
+
+@contextmanager
+def opened_to_look(context: typer.Context) -> Iterator[Parts]:
+    """Open the parts of a project that may be in the middle of a change.
+
+    Where it has problems, what is applied takes its place: that is what runs meanwhile.
+    """
+    from tidegate.wiring import has_store, open_parts
+
+    project = read_project(context)
+    # Settings that do not read say not even which store it is.
+    if not (project.configured and has_store(project.settings)):
+        project.require_sound()
+    with open_parts(project) as parts:
+        wrong = [problem for problem in project.problems if not problem.warning]
+        if wrong:
+            parts = _as_applied(parts, wrong)
+        yield parts
+
+
+def _as_applied(parts: Parts, wrong: Sequence[Problem]) -> Parts:
+    """Put what is applied in the place of a project with problems, and say so on one line."""
+    applied = parts.store.definitions.current()
+    if not applied:
+        parts.project.require_sound()
+    more = f" (and {counted(len(wrong) - 1, 'more problem')})" if len(wrong) > 1 else ""
+    # On one line, whatever is wrong: a script's output goes on behind it.
+    first = " ".join(str(wrong[0]).split())
+    complain(f"{first}{more}; what follows is of the definitions that are applied")
+    definitions = {flow: one.definition for flow, one in applied.items()}
+    project = replace(parts.project, definitions=definitions, entries={}, problems=())
+    return replace(parts, project=project)
+
+
+def counted(count: int, noun: str) -> str:
+    """Count things in words: `no topics`, `1 topology`, `2 topologies`."""
+    return f"{f'{count:,}' if count else 'no'} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Give the plural of a word as people know it."""
+    if noun.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
 
 
 def user() -> str:

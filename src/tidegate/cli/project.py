@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.output import Json, opened, print_json, print_table, read_project, user
+from tidegate.cli.output import (
+    Json,
+    counted,
+    opened,
+    print_json,
+    print_table,
+    read_project,
+    user,
+)
 
 if TYPE_CHECKING:
     from tidegate.errors import Problem
@@ -88,7 +96,7 @@ def _flows(project: Project) -> list[tuple[int, str]]:
 
 
 def _counted(counts: Iterable[tuple[int, str]]) -> str:
-    return ", ".join(f"{count or 'no'} {name}{'' if count == 1 else 's'}" for count, name in counts)
+    return ", ".join(counted(count, name) for count, name in counts)
 
 
 def _row(problem: Problem) -> dict[str, object]:
@@ -233,7 +241,8 @@ def _project(context: typer.Context) -> str:
 
     project = read_project(context)
     project.require_sound()
-    return f"{len(project.definitions)} entries, {len(project.views)} views in {project.folder}"
+    entries, views = counted(len(project.definitions), "entry"), len(project.views)
+    return f"{entries}, {counted(views, 'view')} in {project.folder}"
 
 
 def _store(context: typer.Context) -> str:
@@ -244,7 +253,7 @@ def _store(context: typer.Context) -> str:
     with open_parts(project) as parts:
         topics = len(parts.store.offsets.all())
     scheme = project.settings.store.url.partition(":")[0]
-    return f"{scheme}, {topics} positions"
+    return f"{scheme}, {counted(topics, 'position')}"
 
 
 def _lake(context: typer.Context) -> str:
@@ -261,7 +270,7 @@ def _lake(context: typer.Context) -> str:
         probe.unlink()
     except OSError as error:
         raise LakeError(f"{path} cannot be written: {error.strerror}") from None
-    return f"{path}, {len(list(Path(path).glob('*/*/_delta_log')))} tables"
+    return f"{path}, {counted(len(list(Path(path).glob('*/*/_delta_log'))), 'table')}"
 
 
 def _spark(context: typer.Context) -> str:

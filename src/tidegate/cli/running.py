@@ -37,6 +37,16 @@ def watcher(*, quiet: bool) -> Iterator[Watcher]:
         yield Lines()
 
 
+_ROWS_THAT_TELL = 1_000
+_SECONDS_THAT_TELL = 1.0
+
+
+def rate_of(rows: int, seconds: float) -> int | None:
+    """Give rows a second; None for a load so small that it tells of the start alone."""
+    tells = rows >= _ROWS_THAT_TELL and seconds >= _SECONDS_THAT_TELL
+    return round(rows / seconds) if tells else None
+
+
 class NoProgress:
     """Shows nothing."""
 
@@ -56,10 +66,12 @@ class Lines:
 
     def ended(self, execution: Execution) -> None:
         rows = execution.rows or 0
-        seconds = ((execution.finished_at or 0) - (execution.started_at or 0)) / 1000
+        seconds = _seconds(execution)
         if execution.state is ExecutionState.FINISHED:
-            rate = f", {rows / seconds:,.0f} rows/s" if seconds else ""
-            print(f"{execution.topic}: {rows:,} rows in {seconds:.1f} s{rate}", flush=True)
+            rate = rate_of(rows, seconds)
+            shown = f", {rate:,} rows/s" if rate is not None else ""
+            counted = f"{rows:,} {'row' if rows == 1 else 'rows'}"
+            print(f"{execution.topic}: {counted} in {seconds:.1f} s{shown}", flush=True)
         else:
             print(f"{execution.topic}: {execution.state} after {seconds:.1f} s", flush=True)
 
@@ -114,13 +126,15 @@ class Bars:
             self._bars[topic] = self._progress.add_task(topic, total=total, rate="")
 
     def ended(self, execution: Execution) -> None:
-        bar = self._bars[execution.topic]
-        seconds = ((execution.finished_at or 0) - (execution.started_at or 0)) / 1000
         rows = execution.rows or 0
-        rate = f"{rows / seconds:,.0f}/s" if seconds else ""
+        # Done by others, it may have come and gone before anybody saw it start.
+        self.started(execution.topic, rows)
+        bar = self._bars[execution.topic]
+        rate = rate_of(rows, _seconds(execution))
+        shown = f"{rate:,}/s" if rate is not None else ""
         if execution.state is not ExecutionState.FINISHED:
-            rate = str(execution.state)
-        self._progress.update(bar, advance=rows, rate=rate)
+            shown = str(execution.state)
+        self._progress.update(bar, advance=rows, rate=shown)
         task = next(task for task in self._progress.tasks if task.id == bar)
         if task.total is None or task.completed > task.total:
             self._progress.update(bar, total=task.completed)
@@ -195,6 +209,8 @@ def apply_first(parts: Parts, asked: bool) -> None:
 def print_report(report: Report, *, json: bool) -> None:
     """Tell what ran, and why the rest did not."""
     (_print_json if json else _print_report)(report)
+    if report.cut_short:
+        complain(report.cut_short)
 
 
 def _print_json(report: Report) -> None:
@@ -235,10 +251,23 @@ def _print_report(report: Report) -> None:
     for topic, executions in by_topic.items():
         count = sum(execution.rows or 0 for execution in executions)
         seconds = sum(map(_seconds, executions))
-        speed = round(count / seconds) if seconds else None
-        rows.append((topic, len(executions), count, seconds, speed, executions[-1].state.value))
-    columns = ("topic", "blocks", "rows", "seconds", "rows/s", "state")
-    print_table(columns, rows, empty="Nothing was due.")
+        speed = rate_of(count, seconds)
+        state = executions[-1].state.value
+        rows.append(
+            {
+                "topic": topic,
+                "blocks": len(executions),
+                "rows": count,
+                "seconds": seconds,
+                "rows/s": speed,
+                "state": state,
+            }
+        )
+    columns = ["topic", "blocks", "rows", "seconds", "rows/s", "state"]
+    if not any(row["rows/s"] for row in rows):
+        columns.remove("rows/s")
+    shown = [[row[name] for name in columns] for row in rows]
+    print_table(columns, shown, empty="Nothing was due.")
     if report.not_due:
         print()
         print_table(("not due", "why"), report.not_due.items(), empty="")

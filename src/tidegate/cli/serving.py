@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.output import opened
+from tidegate.cli.output import opened, opened_to_look
 from tidegate.cli.running import apply_first
 from tidegate.control.lifecycle import Lifecycle
 
@@ -159,7 +159,9 @@ def worker(
     from tidegate.wiring import Hiring
 
     hiring = Hiring(name, slots, listed(tags), foreign_manager)
-    with opened(context) as parts, ExitStack() as stack:
+    # One that `up` starts again works by what is applied: a typo made meanwhile is none of it.
+    open_project = opened_to_look if child else opened
+    with open_project(context) as parts, ExitStack() as stack:
         parts.require_own_lake()
         life = _until_stopped()
         if child:

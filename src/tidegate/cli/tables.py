@@ -13,12 +13,15 @@ import typer
 
 from tidegate.cli.output import (
     Json,
+    counted,
     known_topic,
     opened,
+    opened_to_look,
     print_json,
     print_table,
 )
 from tidegate.cli.running import apply_first, print_report
+from tidegate.cli.selecting import Selectors, selected
 from tidegate.errors import FlowFailed, TidegateError, UnknownName, WrongUse
 from tidegate.model.position import GREATEST, START, Block, Offset, OffsetState, Position
 
@@ -48,7 +51,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the rows of `offsets`: those of topics, and of the tables they were seen to read."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         if topic is not None:
             known_topic(parts, topic)
         rows = parts.insights().offsets(topic)
@@ -118,7 +121,7 @@ def _moved(parts: Parts, topic: str, position: Any, force: bool) -> Offset:
 @offsets.command()
 def unlock(context: typer.Context, topic: str, json: Json = False) -> None:
     """Free a topic's mutex by hand; only when its holder is certainly gone."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         held = parts.store.blocks.unlock(known_topic(parts, topic), parts.runtime.now())
         rows = parts.insights().offsets(topic)
     if json:
@@ -147,7 +150,7 @@ def etl_log(
     json: Json = False,
 ) -> None:
     """Show what each load measured of its own rows, the newest first."""
-    with opened(context) as parts:
+    with opened_to_look(context) as parts:
         if topic is not None:
             known_topic(parts, topic)
         found = parts.insights().etl_log(topic, limit=limit)
@@ -205,11 +208,20 @@ def explain(
         print(plan)
 
 
-def retry(context: typer.Context, topic: str) -> None:
+def retry(context: typer.Context, select: Selectors) -> None:
     """Try the rows that failed once more with the next run, the dead ones too."""
-    with opened(context) as parts:
-        waiting = parts.store.failures.retry(known_topic(parts, topic), parts.runtime.now())
-        print(f"{topic}: the next run tries {waiting:,} {'row' if waiting == 1 else 'rows'} again.")
+    with opened_to_look(context) as parts:
+        asked = selected(parts, select)
+        failures = parts.store.failures
+        counts = failures.counts()
+        # One that was named alone and has none is refused by the store, before the others are.
+        none = [flow for flow in asked.flows if flow in asked.named and not counts.get(flow)]
+        chosen = [*none, *asked.fitting(flow for flow, states in counts.items() if states)]
+        for flow in chosen:
+            waiting = failures.retry(flow, parts.runtime.now())
+            print(f"{flow}: the next run tries {counted(waiting, 'row')} again.")
+        if not chosen:
+            print(f"None of {len(asked.flows)} has rows that failed.")
 
 
 _TEMPORARY = re.compile(r"CREATE\s+(?:OR\s+REPLACE\s+)?TEMP(?:ORARY)?\s", re.IGNORECASE)

@@ -19,8 +19,9 @@ Leadership, after which all of this goes on without anybody's hand:
     candidate ──lease expired: term + 1──▶ leader ──lease not renewed, or resigned──▶ candidate
 
     elector    moves the lease                    manager   stands, and leads while elected
-    leader     hears, rescues, plans, assigns     post      what messages change
-    rescuer    takes work from the dead           worker    slots, heartbeats, what they are told
+    leader     hears, rescues, plans, assigns     message_handler  what messages change
+    rescuer    takes work from the dead           worker     slots, heartbeats, what they are told
+    own_host   frees what the dead of this host held, which nobody sees from afar
 
 Every write of a leader carries its term, every claim names its worker, every commit its execution:
 whoever was stopped and goes on too late finds that no row fits, and walks away.

@@ -12,17 +12,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from tidegate.control.own_host import OwnHost
 from tidegate.crashpoint import crashpoint
 from tidegate.errors import (
     ClaimLost,
     FlowFailed,
     MutexError,
+    Outage,
     StoreAway,
     TidegateError,
+    TooManyFail,
     TopicStopped,
+    WrongUse,
 )
 from tidegate.model.execution import Execution, ExecutionState, Outcome, Work, new_execution
 from tidegate.model.flow import Definition, Flow, Kind, Operation
+from tidegate.model.instances import Sharing
+from tidegate.model.patience import LONGEST_WAIT, while_away
 from tidegate.model.position import Block, Offset
 from tidegate.ports.kinds import Nothing, Reporter, Runner
 from tidegate.ports.outside import Holders, Runtime
@@ -59,6 +65,7 @@ class Executor:
         reporter: Reporter,
         pause_after: int,
         lives: Callable[[], bool],
+        lake: Sharing,
     ) -> None:
         self._store = store
         self._runners = runners
@@ -68,6 +75,8 @@ class Executor:
         self._pause_after = pause_after
         self._lives = lives
         """Whether Spark is still there; asked when something has failed."""
+        self._lake = lake
+        self._own_host = OwnHost(store, holders, runtime)
         self._interrupted: dict[str, Interruption] = {}
         self._checkpointed: set[str] = set()
         """Executions that have committed a block: what failed before them is over."""
@@ -86,7 +95,7 @@ class Executor:
     ) -> Execution:
         """2. Keep an execution for this process; after one that failed or died, its retry."""
         offset = self._store.offsets.get(flow.id)
-        goes_on = offset is not None and (offset.block is not None or offset.failures > 0)
+        goes_on = offset is not None and offset.goes_on
         execution = new_execution(
             self._runtime.uuid(),
             flow,
@@ -100,7 +109,10 @@ class Executor:
         return execution
 
     def execute(self, execution: Execution) -> Execution:
-        """3 to 7. Run one execution, and give it as it ended; raises MutexError, ClaimLost."""
+        """3 to 7. Run one execution, and give it as it ended.
+
+        Raises MutexError, ClaimLost, and WrongUse where others have the lake.
+        """
         return self._guarded(execution, self._run)
 
     def follow_up(self, ended: Execution) -> Execution | None:
@@ -115,11 +127,11 @@ class Executor:
             # Somebody else works in the lane: after the next block is early enough.
             return None
 
-    def give_up(self, execution: Execution, reason: str) -> Execution:
+    def give_up(self, execution: Execution, reason: str, *, away: bool = False) -> Execution:
         """End an execution that cannot start, with its reason in the log like any other failure."""
 
         def fail(_: Claimed) -> None:
-            raise FlowFailed(reason)
+            raise Outage(reason) if away else FlowFailed(reason)
 
         return self._guarded(execution, fail)
 
@@ -207,13 +219,17 @@ class Executor:
 
     def _claim(self, execution: Execution) -> Claimed:
         """3a. Take the flow's mutex, from a dead holder too."""
-        claim, me = self._store.blocks.claim, self._holders.me
+        claim, me, lake = self._store.blocks.claim, self._holders.me, self._lake
         try:
             try:
-                claimed = claim(execution, me, None, self._runtime.now())
+                claimed = claim(execution, me, None, self._runtime.now(), lake)
             except MutexError:
                 # Only where somebody holds the flow, or its lane, does it matter who lives.
-                claimed = claim(execution, me, self._dead(execution), self._runtime.now())
+                claimed = claim(execution, me, self._dead(execution), self._runtime.now(), lake)
+            except WrongUse:
+                # The same where somebody has the lake.
+                dead = self._own_host.dead()
+                claimed = claim(execution, me, dead, self._runtime.now(), lake)
         except StoreAway:
             # It may be claimed all the same, and only the answer be lost.
             self._let_go(execution)
@@ -268,8 +284,9 @@ class Executor:
                 return Work(execution, applied.definition, declared, found)
             open = found
         definition, block = self._open_block(offset, open)
-        # An attempt that failed wrote nothing: what was wrong may be mended by now.
-        died = offset.failures == 0
+        # An attempt that failed wrote nothing: what was wrong may be mended by now. Of one that
+        # storage failed nobody knows.
+        died = offset.failures == 0 or offset.away_since is not None
         return Work(execution, definition, replace(offset, block=block), block, died)
 
     def _open_block(self, offset: Offset[Any], block: Block[Any]) -> tuple[Definition, Block[Any]]:
@@ -317,21 +334,44 @@ class Executor:
         )
 
     def _fail(self, execution: Execution, held: Offset[Any], error: Exception, reason: str) -> None:
-        at, interruption = self._runtime.now(), self._interrupted.get(execution.id)
+        interruption = self._interrupted.get(execution.id)
         if interruption is None and not self._lives():
             interruption = Interruption("lost: Spark is gone")
         if interruption is not None and not interruption.failure:
             self._hand_back(execution, interruption.why)
             return
+        trace = "".join(traceback.format_exception(error))
         if interruption is not None:
             reason = interruption.why
-        failures = 1 if execution.id in self._checkpointed else held.failures + 1
+        elif isinstance(error, Outage):
+            # No fault of the flow: it waits, and never stops.
+            known = replace(held, away_since=None) if self._has_committed(execution) else held
+            self._end(execution, reason, trace, wait=while_away(known), away=True)
+            return
+        failures = 1 if self._has_committed(execution) else held.failures + 1
         stop = isinstance(error, TopicStopped)
         if not stop and failures >= self._pause_after:
             stop, reason = True, f"{reason} (failed {failures} times in a row)"
-        trace = "".join(traceback.format_exception(error))
+        # What breaks a limit breaks it again, until somebody or something changes.
+        wait = LONGEST_WAIT if isinstance(error, TooManyFail) else 0
+        self._end(execution, reason, trace, stop=stop, wait=wait)
+
+    def _has_committed(self, execution: Execution) -> bool:
+        return execution.id in self._checkpointed
+
+    def _end(
+        self,
+        execution: Execution,
+        reason: str,
+        trace: str,
+        *,
+        stop: bool = False,
+        wait: int = 0,
+        away: bool = False,
+    ) -> None:
+        at, fail = self._runtime.now(), self._store.blocks.fail
         self._until_store_answers(
-            execution, lambda: self._store.blocks.fail(execution, reason, trace, stop, at)
+            execution, lambda: fail(execution, reason, trace, stop, at, wait=wait, away=away)
         )
 
 

@@ -99,7 +99,7 @@ class Foreground:
 
     def _end(self, execution: Execution, verdict: Verdict) -> Execution:
         if verdict.broken:
-            return self._executor.give_up(execution, verdict.why)
+            return self._executor.give_up(execution, verdict.why, away=verdict.away)
         return self._executor.execute(execution)
 
     def _failed(self) -> set[str]:
@@ -111,6 +111,10 @@ class Foreground:
 
 
 LOOK_SECONDS = 0.3
+OVERLAP = 10_000
+"""Milliseconds that each look for what has begun goes back behind the last: clocks differ."""
+WITHOUT_WORKERS = 60_000
+"""Milliseconds that a manager may take until it has a worker again: Spark has to start."""
 
 
 class Delegate:
@@ -123,25 +127,39 @@ class Delegate:
         runtime: Runtime,
         watcher: Watcher,
         user: str,
+        managed: Callable[[], bool],
+        lease: int,
     ) -> None:
         self._planners = planners
         self._store = store
         self._runtime = runtime
         self._watcher = watcher
         self._user = user
+        self._managed = managed
+        """Tells whether a manager leads now, and has somebody to give work to."""
+        self._lease = lease
+        self._alone_since: float | None = None
+        """By the clock that never jumps: since when it is not managed."""
+        self._others: frozenset[str] = frozenset()
+        """What was there before this run."""
+        self._begun_upto = 0
+        """When the newest execution was assigned that was seen; by the clock of who assigned it."""
         self._ended: dict[str, Execution] = {}
         self._started: set[str] = set()
+        self._at_work: set[str] = set()
 
     def run(self, flows: Collection[str]) -> Report:
-        """Have the manager run what is due of these flows, until nothing is."""
+        """Have the manager run what is due of these flows, until nothing is, or nobody is there."""
         since = self._runtime.now()
+        self._begin(flows, since)
         self._store.controls.ask_to_run(sorted(flows), self._user, since)
         asked = dict.fromkeys(flows, since)
         while True:
             judged = judge(self._planners)
-            open = self._follow(flows, since)
+            open = self._follow(flows)
             due = self._due(judged, flows)
-            if not due and not open:
+            cut_short = self._cut_short({*due, *open}) if due or open else ""
+            if cut_short or not (due or open):
                 break
             # A flow that ran since it was asked to, and is due again by what others brought.
             again = [flow for flow in due if flow not in open and self._ran(flow, asked[flow])]
@@ -151,37 +169,74 @@ class Delegate:
                 asked |= dict.fromkeys(again, now)
             self._runtime.sleep(LOOK_SECONDS)
         executions = sorted(self._ended.values(), key=lambda one: one.assigned_at or 0)
-        failed = self._failed()
+        left_out = self._failed() | ({*due, *open} if cut_short else set())
         not_due = {
             flow: verdict.why
             for flow, (_, verdict) in judged.items()
-            if flow in flows and flow not in failed
+            if flow in flows and flow not in left_out
         }
-        return Report(executions, not_due)
+        return Report(executions, not_due, cut_short)
+
+    def _begin(self, flows: Collection[str], at: int) -> None:
+        """See what was there before: who assigned it has a clock of their own."""
+        open = (one.id for one in self._store.executions.open() if one.topic in flows)
+        begun = (one.id for one in self._store.executions.begun(flows, at - OVERLAP))
+        self._others = frozenset([*open, *begun])
+        self._begun_upto = at
+
+    def _cut_short(self, left: Collection[str]) -> str:
+        """Say that nobody is there any more to run what is left; empty while somebody is."""
+        if self._managed():
+            self._alone_since = None
+            return ""
+        now = self._runtime.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        leads = self._store.leadership.read().established(self._lease)
+        # Another manager may take over, or start a worker: that much time they are given.
+        if (now - self._alone_since) * 1000 < (WITHOUT_WORKERS if leads else self._lease):
+            return ""
+        gone = "the manager that leads has no worker" if leads else "no manager leads any more"
+        return (
+            f"{gone}, so nobody runs what is left: {', '.join(sorted(left))};"
+            " `tidegate run` does it here, `tidegate up` starts a manager"
+        )
 
     def _failed(self) -> set[str]:
         """Give the flows that are left alone for the rest of the run."""
         ended = self._ended.values()
         return {one.topic for one in ended if one.state is ExecutionState.FAILED}
 
-    def _follow(self, flows: Collection[str], since: int) -> set[str]:
+    def _follow(self, flows: Collection[str]) -> set[str]:
         """See what has begun and ended; give the flows that are at work."""
         open = [one for one in self._store.executions.open() if one.topic in flows]
         for execution in open:
-            if execution.id not in self._started:
-                self._started.add(execution.id)
-                self._watcher.started(execution.topic, 0)
-        for execution in self._since(since):
-            # One that an instance refused, being busy, is no run: the manager gives it to another.
-            ran = not execution.state.open and execution.state is not ExecutionState.REJECTED
-            if ran and execution.topic in flows and execution.id not in self._ended:
-                self._ended[execution.id] = execution
-                self._watcher.ended(execution)
+            self._start(execution)
+        at_work = {one.id for one in open} - self._others
+        # What was seen at work is known by its id; what came and went unseen, by its time.
+        through = [*self._store.executions.some(self._at_work - at_work).values()]
+        begun = self._store.executions.begun(flows, self._begun_upto - OVERLAP)
+        self._at_work = at_work
+        for execution in [*through, *begun]:
+            self._begun_upto = max(self._begun_upto, execution.assigned_at or 0)
+            self._end(execution)
         return {execution.topic for execution in open}
 
-    def _since(self, since: int) -> list[Execution]:
-        newest = self._store.executions.list(limit=1000)
-        return [one for one in newest if (one.assigned_at or 0) >= since]
+    def _start(self, execution: Execution) -> None:
+        if execution.id not in self._started:
+            self._started.add(execution.id)
+            self._watcher.started(execution.topic, 0)
+
+    def _end(self, execution: Execution) -> None:
+        known = execution.id in self._ended or execution.id in self._others
+        # One that an instance refused, being busy, is no run: the manager gives it to another.
+        if known or execution.state.open or execution.state is ExecutionState.REJECTED:
+            return
+        self._ended[execution.id] = execution
+        if execution.operation.moves:
+            self._start(execution)
+            self._watcher.ended(execution)
+        else:
+            self._watcher.maintained(execution)
 
     def _due(
         self, judged: Mapping[str, tuple[Planner, Verdict]], flows: Collection[str]

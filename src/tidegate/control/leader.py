@@ -20,7 +20,7 @@ from tidegate.crashpoint import crashpoint
 from tidegate.errors import Deposed, LakeError
 from tidegate.model.execution import Execution, new_execution
 from tidegate.model.flow import Flow, Kind
-from tidegate.model.instances import Assigned, Due, Instance, Lease, Pace, assign
+from tidegate.model.instances import Assigned, Due, Instance, Lease, Pace, Sharing, assign
 from tidegate.model.messages import Assign, may_wait
 from tidegate.ports.kinds import Instruction, Planner
 from tidegate.ports.outside import Bus, Holders, Inbox, Runtime
@@ -29,6 +29,9 @@ from tidegate.ports.store import Delivery, Leadership, Store
 log = logging.getLogger(__name__)
 TRIM_SECONDS = 60.0
 """Between two looks for what may be forgotten."""
+HISTORY_SECONDS = 3600.0
+"""Between two looks for history that is too old; while there is more, it goes bite by bite."""
+BITE = 1_000
 BEATS_SECONDS = 0.05
 """How long a leader that hears nothing but heartbeats, again and again, lets more of them come."""
 
@@ -73,6 +76,7 @@ class Leader:
         holders: Holders,
         runtime: Runtime,
         pace: Pace,
+        lake: Sharing,
     ) -> None:
         self._term = term
         self._elector = elector
@@ -81,13 +85,14 @@ class Leader:
         self._runtime = runtime
         self._pace = pace
         self._handler = MessageHandler(store, runtime)
-        self._rescuer = Rescuer(store, holders, runtime, pace)
+        self._rescuer = Rescuer(store, holders, runtime, pace, lake)
         self._planners = planners
         self._refusals: dict[str, int | None] = {}
         """Who rejected an execution, and when it was last heard before that."""
         # Seconds that never jump: a clock set back must not let it wait for as long.
         self._next_turn = 0.0
         self._next_trim = 0.0
+        self._next_bite = 0.0
         self._beats_heard = 0.0
 
     def turn(self, inbox: Inbox) -> None:
@@ -229,6 +234,10 @@ class Leader:
 
     def _trim(self, lease: Lease) -> None:
         """9. Forget what is too old to matter."""
+        if self._runtime.monotonic() >= self._next_bite:
+            more = self._store.retention.trim(lease.now - self._pace.keep, self._term, BITE)
+            pause = self._pace.loop / 1000 if more else HISTORY_SECONDS
+            self._next_bite = self._runtime.monotonic() + pause
         if self._runtime.monotonic() < self._next_trim:
             return
         self._next_trim = self._runtime.monotonic() + TRIM_SECONDS

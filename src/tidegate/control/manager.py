@@ -16,7 +16,7 @@ from tidegate.control.leader import Elector, Leader
 from tidegate.control.lifecycle import Lifecycle
 from tidegate.errors import Deposed, StoreError
 from tidegate.model.flow import Kind
-from tidegate.model.instances import Pace
+from tidegate.model.instances import Pace, Sharing
 from tidegate.ports.kinds import Planner
 from tidegate.ports.outside import Bus, Holders, Runtime
 from tidegate.ports.store import Store
@@ -36,6 +36,7 @@ class Manager:
         runtime: Runtime,
         pace: Pace,
         life: Lifecycle,
+        lake: Sharing,
     ) -> None:
         self._store = store
         self._bus = bus
@@ -45,6 +46,7 @@ class Manager:
         self._runtime = runtime
         self._pace = pace
         self._life = life
+        self._lake = lake
         self._elector = Elector(store.leadership, holders.me, pace.lease)
         self._wakes = runtime.mailbox()
         life.on_stop(lambda: self._wakes.put(None))
@@ -73,6 +75,7 @@ class Manager:
             self._holders,
             self._runtime,
             self._pace,
+            self._lake,
         )
         try:
             while not self._life.stopping:

@@ -6,19 +6,24 @@ earlier than the time from which this leader has listened without a gap.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.model.execution import Execution, ExecutionState
-from tidegate.model.instances import Instance, Lease, Pace, overdue
+from tidegate.model.instances import Instance, InstanceStatus, Lease, Pace, Sharing, overdue
 from tidegate.model.messages import InstanceState
 from tidegate.ports.outside import Holders, Runtime
 from tidegate.ports.row_cache import RowCache
 from tidegate.ports.store import Store
 
+log = logging.getLogger(__name__)
 _CONTRADICTIONS = 2
 """So many heartbeats in a row say idle of an instance that should be at work, and it is not."""
+
+_BY_HAND = 9
+"""So many times as long a run by hand may take to claim: it waits for what a dead one left."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,14 @@ class Fleet:
 class Rescuer:
     """Watches over the instances for as long as one term lasts."""
 
-    def __init__(self, store: Store, holders: Holders, runtime: Runtime, pace: Pace) -> None:
+    def __init__(
+        self, store: Store, holders: Holders, runtime: Runtime, pace: Pace, lake: Sharing
+    ) -> None:
         self._store = store
         self._holders = holders
         self._runtime = runtime
         self._pace = pace
+        self._lake = lake
         self._instances = RowCache(store.instances)
         self._listening_since = 0
         self._last_turn = 0
@@ -69,6 +77,8 @@ class Rescuer:
             [one for one in instances.values() if one not in gone] if gone else instances.values()
         )
         silent = overdue(left, lease.now, self._listening_since, self._pace.dead_after)
+        # And those that somebody else has passed over who got their lake.
+        silent += [one for one in left if one.status is InstanceStatus.DEAD]
         if silent:
             silence = self._pace.dead_after / 1000
             self._unload(silent, f"lost: its worker was not heard for {silence:g} s", lease.term)
@@ -98,12 +108,20 @@ class Rescuer:
         self._last_turn = lease.now
 
     def _unload(self, dead: Sequence[Instance], why: str, term: int) -> None:
-        """1 to 3. Unload the dead; a process of this machine that only hangs is ended first."""
+        """1 to 3. Unload the dead; a process of this machine that only hangs is ended first.
+
+        What they held is free where they are seen to have ended. Where the storage lets one commit
+        win, silence is enough: the transaction's version and the conditional commit fence the rest.
+        """
         processes = {instance.process for instance in dead if instance.ours}
         for process in processes:
             self._holders.end(process)
-        ended = frozenset(p for p in processes if not self._holders.lives(p))
+        ended = frozenset(
+            p for p in processes if self._lake.one_commit_wins or not self._holders.lives(p)
+        )
         self._store.executions.unload([instance.id for instance in dead], ended, why, term)
+        for worker in sorted({instance.name or instance.id for instance in dead}):
+            log.warning("worker %s: %s", worker, why)
 
     def _undone(
         self, open: Sequence[Execution], instances: Mapping[str, Instance], now: int
@@ -111,7 +129,7 @@ class Rescuer:
         """4 and 8. Find what was never accepted, and what its own instance knows nothing of."""
         lost: dict[str, str] = {}
         assigned = [one for one in open if one.state is ExecutionState.ASSIGNED]
-        waiting = {one.id for one in assigned if one.etl_worker in instances}
+        waiting = {one.id for one in assigned if one.etl_worker}
         known = self._assigned_since
         self._assigned_since = {id: known.get(id, now) for id in waiting}
         for execution in open:
@@ -119,13 +137,15 @@ class Rescuer:
             if external and execution.cancel_requested_at is not None:
                 # The protocol has no word for it that a foreign worker would know.
                 lost[execution.id] = "cancelled by hand"
-            if execution.etl_worker not in instances:
-                continue
             if execution.id in waiting:
                 waited = now - self._assigned_since[execution.id]
-                if waited > self._pace.accept_within:
+                # A run by hand is no instance: nobody hears from it, and it may have its reasons.
+                known_worker = execution.etl_worker in instances
+                if waited > self._pace.accept_within * (1 if known_worker else _BY_HAND):
                     lost[execution.id] = f"lost: not accepted within {waited / 1000:g} s"
-            elif execution.flow_kind.takes_slot and self._contradicts(execution):
+            elif execution.etl_worker in instances and (
+                execution.flow_kind.takes_slot and self._contradicts(execution)
+            ):
                 lost[execution.id] = "lost: its instance says that it is idle"
         return lost
 
@@ -143,6 +163,10 @@ class Rescuer:
             processes[execution.id] = worker.process if worker else execution.etl_worker
         named = {process for process in processes.values() if process}
         ended = {process for process in named if not self._holders.lives(process)}
+        if self._lake.one_commit_wins:
+            # One that went on for a moment after it was unloaded, in its own name.
+            ours = [one for one in instances.values() if one.process in named]
+            ended |= {one.process for one in ours} - {one.process for one in ours if one.lives}
         return {id: process for id, process in processes.items() if process in ended}
 
     def _contradicts(self, execution: Execution) -> bool:

@@ -69,6 +69,12 @@ def _end(execution: Execution, where: tuple[str, str, int]) -> Message:
             return Failed(*where, execution.comment)
 
 
+def _how_it_ended(execution: Execution) -> str:
+    """Say why an execution did not finish; what was lost says so itself."""
+    failed = execution.state is ExecutionState.FAILED
+    return f"failed: {execution.comment}" if failed else execution.comment
+
+
 log = logging.getLogger(__name__)
 
 
@@ -124,9 +130,11 @@ class Assignments:
             if self._is_known(order):
                 self._reporter.rejected(order.execution_id, order.instance)
             return False
-        log.info("%s: %s, %s rows", ended.topic, ended.state.value, ended.rows or 0)
         if ended.state is ExecutionState.FINISHED:
+            log.info("%s: finished, %s rows", ended.topic, ended.rows or 0)
             self._executor.follow_up(ended)
+        else:
+            log.warning("%s: %s", ended.topic, _how_it_ended(ended))
         return True
 
     def _ordered(self, order: Assignment) -> Execution | None:

@@ -22,10 +22,11 @@ from enum import Enum, auto
 
 from tidegate.control.executor import Executor, Interruption
 from tidegate.control.lifecycle import Lifecycle
+from tidegate.control.own_host import OwnHost
 from tidegate.control.slot import Assignment, Assignments, BusReporter
-from tidegate.errors import Malformed, StoreError
+from tidegate.errors import Malformed, StoreError, TidegateError, WrongUse
 from tidegate.model.execution import Execution, ExecutionState
-from tidegate.model.instances import Instance, InstanceStatus, Pace
+from tidegate.model.instances import Instance, InstanceStatus, Pace, Sharing
 from tidegate.model.messages import (
     Assign,
     Cancel,
@@ -36,7 +37,7 @@ from tidegate.model.messages import (
     parse,
 )
 from tidegate.ports.kinds import Instruction
-from tidegate.ports.outside import Bus, Inbox, Mailbox, Runtime
+from tidegate.ports.outside import Bus, Holders, Inbox, Mailbox, Runtime
 from tidegate.ports.store import Delivery, Store
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,8 @@ class Worker:
         life: Lifecycle,
         *,
         lives: Callable[[], bool],
+        holders: Holders,
+        lake: Sharing,
         foreign: Callable[[str], Instruction | None] | None = None,
     ) -> None:
         self._identity = identity
@@ -131,11 +134,15 @@ class Worker:
         self._life = life
         self._lives = lives
         """Whether the JVM is still there, once it was started."""
+        self._own_host = OwnHost(store, holders, runtime)
+        self._lake = lake
+        self._refusal: WrongUse | None = None
+        """Others have the lake: known when it registers, at the start or anew."""
         carried = (store, executor, reporter, runtime, pace, life)
         self._assignments = Assignments(*carried, foreign=foreign)
         self._foreign_manager = foreign is not None
         """A foreign manager gives the orders: the store hears of executions from this process."""
-        self._mailbox: Mailbox[Command | SlotFree | Rows | Signal] = runtime.mailbox()
+        self._mailbox: Mailbox[Command | SlotFree | Rows | Signal | WrongUse] = runtime.mailbox()
         self._slots = {
             slot.id: slot
             for slot in (Slot(runtime.uuid(), runtime.mailbox()) for _ in range(slots))
@@ -147,10 +154,19 @@ class Worker:
         life.on_stop(lambda: self._mailbox.put(Signal.STOP))
 
     def serve(self) -> None:
-        """Register, work until told to stop, and leave when the work is done or handed back."""
+        """Register, work until told to stop, and leave when the work is done or handed back.
+
+        Raises WrongUse where others have the lake: before any work, or when they took it over while
+        this process was silent.
+        """
         # Listening first: whoever is known can be told something.
         inbox = self._bus.worker_inbox(list(self._slots))
-        self._register()
+        try:
+            self._own_host.free_dead()
+            self._register()
+        except TidegateError:
+            inbox.close()
+            raise
         self._runtime.spawn("post", lambda: self._read_post(inbox))
         self._runtime.spawn("minder", self._mind)
         for slot in self._slots.values():
@@ -164,6 +180,8 @@ class Worker:
             slot.mailbox.put(Signal.LEAVE)
         self._minded.put(Signal.LEAVE)
         self._wait_for_the_minder()
+        if self._refusal is not None:
+            raise self._refusal
 
     def _register(self) -> None:
         me = self._identity
@@ -180,7 +198,9 @@ class Worker:
                     tags=me.tags,
                 )
                 for slot in self._slots.values()
-            ]
+            ],
+            self._lake,
+            self._own_host.dead() if not self._lake.one_commit_wins else frozenset(),
         )
 
     def _wait_for_the_minder(self) -> None:
@@ -198,7 +218,7 @@ class Worker:
 
     # What the worker itself does; nothing here waits for anything.
 
-    def _take(self, item: Command | SlotFree | Rows | Signal) -> None:
+    def _take(self, item: Command | SlotFree | Rows | Signal | WrongUse) -> None:
         match item:
             case Command():
                 self._hear(item.message, item.delivery)
@@ -208,6 +228,8 @@ class Worker:
                 self._compare(item.open)
             case Signal():
                 self._stop()
+            case WrongUse():
+                self._give_way(item)
 
     def _free(self, slot: Slot, reported: bool) -> None:
         slot.execution_id = None
@@ -258,6 +280,12 @@ class Worker:
             self._minded.put(Signal.STOP)
         if self._life.in_a_hurry or now >= self._drained_by:
             self._hand_back()
+
+    def _give_way(self, refusal: WrongUse) -> None:
+        """End at once: others have the lake, and what runs here is theirs by now."""
+        self._refusal = refusal
+        self._drained_by = self._runtime.monotonic()
+        self._life.stop()
 
     def _hand_back(self) -> None:
         for slot in self._slots.values():
@@ -320,6 +348,7 @@ class Worker:
                     self._store.instances.set_status(me, InstanceStatus.CLOSING)
                 elif self._is_drained():
                     self._life.stop()
+                self._own_host.free_dead()
                 self._store.instances.beat(self._roll_call()).result()
                 self._mailbox.put(Rows(self._store.executions.open(list(self._slots))))
             except StoreError as error:
@@ -330,10 +359,16 @@ class Worker:
                 return
 
     def _is_drained(self) -> bool:
-        """Tell whether an operator wants this process to end; register anew if it was forgotten."""
+        """Tell whether an operator wants this process to end.
+
+        One that was forgotten or counted as dead registers anew, unless its lake is others' now.
+        """
         mine = self._store.instances.of(self._identity.process)
-        if len(mine) < len(self._slots):
-            self._register()
+        if sum(one.lives for one in mine) < len(self._slots):
+            try:
+                self._register()
+            except WrongUse as refusal:
+                self._mailbox.put(refusal)
         return any(one.status is InstanceStatus.CLOSING for one in mine)
 
     def _work(self, slot: Slot) -> None:

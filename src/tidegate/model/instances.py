@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+from typing import assert_never
 
 from tidegate.model.duration import DAY, SECOND
 from tidegate.model.flow import Flow, Kind
@@ -15,10 +16,16 @@ from tidegate.model.messages import InstanceState
 class InstanceStatus(StrEnum):
     """Where an instance stands in its life, and who moves it on."""
 
-    ALIVE = "alive"  # by its registration or a heartbeat; the leader finds it overdue
+    ALIVE = (
+        "alive"  # by its registration, a foreign one by a heartbeat; the leader finds it overdue
+    )
     CLOSING = "closing"  # by itself, to get no more work; it leaves when its work is done
-    DEAD = "dead"  # by the leader; the leader takes its work away
-    UNLOADED = "unloaded"  # by the leader, or by itself when it leaves; a heartbeat revives it
+    DEAD = "dead"  # by whoever got its lake while it was silent; the leader takes its work away
+    UNLOADED = "unloaded"  # by the leader, or by itself when it leaves; it registers anew
+
+    @property
+    def lives(self) -> bool:
+        return self in (InstanceStatus.ALIVE, InstanceStatus.CLOSING)
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Instance:
 
     @property
     def lives(self) -> bool:
-        return self.status in (InstanceStatus.ALIVE, InstanceStatus.CLOSING)
+        return self.status.lives
 
     @property
     def works(self) -> bool:
@@ -74,27 +81,81 @@ def overdue(
     ]
 
 
-def clash(lake: str, me: Instance, others: Iterable[Instance]) -> str | None:
-    """Say why a worker process may not join those that live; None when it may.
+class Writers(Enum):
+    """Who may write to a lake at the same time: what its storage makes of two commits at once."""
 
-    Two processes may commit to one Delta table only where the storage lets one of them win. On
-    `file:` a lock on this machine sees to that, on plain S3 nothing does.
-    """
-    living = [one for one in others if one.works and one.ours and one.process != me.process]
-    if "://" not in lake:
-        elsewhere = sorted({one.host for one in living} - {me.host})
-        if elsewhere:
+    ALL = auto()  # it lets one win: HDFS, ABFS, GCS, S3 with a log store that sees to it
+    ONE_HOST = auto()  # it may let both win, and locks of the machine keep them apart: `file:`
+    ONE_PROCESS = auto()  # it may let both win, and nothing keeps them apart: plain S3
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How processes share a lake; judged in the transaction that lets one of them write."""
+
+    writers: Writers
+    lake: str = ""
+    """Its path, for people."""
+    dead_after: int = 15 * SECOND
+    """A worker that was silent for longer keeps nobody out, unless it holds a topic."""
+
+    @property
+    def one_commit_wins(self) -> bool:
+        """Tell whether the dead need not be seen dead: what they still write does no harm."""
+        return self.writers is Writers.ALL
+
+    def keeps_out(self, other: str, me: str) -> bool:
+        """Tell whether a process that may write leaves no room for another; both are hostids."""
+        match self.writers:
+            case Writers.ALL:
+                return False
+            case Writers.ONE_HOST:
+                return host_of(other) != host_of(me)
+            case Writers.ONE_PROCESS:
+                return other != me
+            case _:
+                assert_never(self.writers)
+
+    def clash(self, me: str, living: Iterable[Instance], held: Mapping[str, str]) -> str | None:
+        """Say why a process may not write beside those that do; None when it may.
+
+        `held` are the topics that are at work, each with its holder: a run by hand is no instance,
+        and of a worker that is silent nobody can tell from afar whether it writes on.
+        """
+        worker = next((one for one in living if self.keeps_out(one.process, me)), None)
+        if worker is not None and self.writers is Writers.ONE_HOST:
+            return f"a worker lives on {worker.host}, {self._one_host}"
+        if worker is not None:
             return (
-                f"a worker lives on {elsewhere[0]}, and {lake} is a path of this machine: several"
-                " hosts cannot write safely to one lake on `file:`; put it on storage with an"
-                " atomic log (HDFS, ABFS, GCS), or run all workers on one host"
+                f"a worker lives on {worker.host} as process {worker.process}: {self._one_process}"
             )
-    elif lake.startswith(("s3://", "s3a://")) and living:
+        topic = next((one for one in sorted(held) if self.keeps_out(held[one], me)), None)
+        if topic is None:
+            return None
+        rule = self._one_host if self.writers is Writers.ONE_HOST else self._one_process
+        unlock = f"once that has ended for good: tidegate offsets unlock {topic}"
+        return f"{topic} is held by {held[topic]}, {rule}; {unlock}"
+
+    @property
+    def _one_host(self) -> str:
         return (
-            f"a worker lives on {living[0].host} as process {living[0].process}: on plain S3 one"
-            " worker process at a time may write; give that one more slots instead"
+            f"and {self.lake} is a path of this machine: several hosts cannot write safely to one"
+            " lake on `file:`; put it on storage with an atomic log (HDFS, ABFS, GCS), or run all"
+            " workers on one host"
         )
-    return None
+
+    @property
+    def _one_process(self) -> str:
+        on = "plain S3" if self.lake.startswith("s3") else f"{self.lake}, which is not known,"
+        return f"on {on} one worker process at a time may write; give that one more slots instead"
+
+
+FOR_ALL = Sharing(Writers.ALL)
+
+
+def host_of(hostid: str) -> str:
+    """Give the host in `host:pid:token`."""
+    return hostid.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -132,6 +193,8 @@ class Pace:
     """How long an instance that left is remembered."""
     retention: int = 180 * SECOND
     """How long a message is kept that nobody took."""
+    keep: int = 90 * DAY
+    """How long history is kept: executions, blocks, datasets, the ETL log."""
     max_parallel: int | None = None
     pause_after: int = 10
     """So many failures in a row stop a topic until a person resumes it."""

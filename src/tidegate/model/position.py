@@ -64,6 +64,7 @@ class OffsetState(StrEnum):
     DONE = "DONE"  # the last block is committed
     NOJOBS = "NOJOBS"  # there was nothing to take
     FAILED = "FAILED"  # the last execution failed; the next one tries again
+    AWAY = "AWAY"  # what it stands on was away; the next one goes on where that is over
     STOPPED = "STOPPED"  # a person has to look; `tidegate resume` lets it go on
 
 
@@ -109,7 +110,11 @@ class Offset(Generic[M]):
     complete_to: int = 0
     failures: int = 0
     reason: str = ""
-    """Why the topic failed or was stopped, in one sentence."""
+    """Why the topic failed, was stopped or cannot go on, in one sentence."""
+    away_since: int | None = None
+    """Since when what it stands on fails, such as storage; None while that holds."""
+    wait: int = 0
+    """How long it is left alone after a failure, where more is known than how often it failed."""
     full: bool = False
     """The last committed block left eligible rows behind."""
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -129,6 +134,11 @@ class Offset(Generic[M]):
     def next(self) -> M | None:
         return self.block.next if self.block else None
 
+    @property
+    def goes_on(self) -> bool:
+        """The last execution failed or died, so that the next one is its retry."""
+        return self.block is not None or self.failures > 0 or self.away_since is not None
+
     def behind(self, block: Block[M], rows: int, at: int) -> Offset[M]:
         """The row as it is once the block is done: moved, and free of any block."""
         return replace(
@@ -141,6 +151,8 @@ class Offset(Generic[M]):
             complete_to=max(self.complete_to, block.complete_to),
             failures=0,
             reason="",
+            away_since=None,
+            wait=0,
             full=block.full,
             versions=block.versions,
             definition_version=block.definition_version,

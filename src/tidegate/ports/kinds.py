@@ -45,7 +45,10 @@ class Runner(Protocol):
         """
 
     def run(self, work: Work, checkpoint: Checkpoint) -> Outcome:
-        """4 and 5. Do the block exactly once, whatever was done of it before."""
+        """4 and 5. Do the block exactly once, whatever was done of it before.
+
+        Raises Outage where it is not the flow's fault: that is waited out, whatever it takes.
+        """
 
     def follow_up(self, ended: Execution) -> Operation | None:
         """Say what its lane needs now that an execution has finished; mostly nothing."""
@@ -76,6 +79,10 @@ class Verdict(Protocol):
     @property
     def broken(self) -> bool:
         """It cannot run although it should: something that it had is gone."""
+
+    @property
+    def away(self) -> bool:
+        """It is broken for as long as what it reads cannot be reached: no fault of its own."""
 
     @property
     def rows_ahead(self) -> int: ...
@@ -173,8 +180,10 @@ class Report:
 
     executions: list[Execution] = field(default_factory=list)
     not_due: dict[str, str] = field(default_factory=dict)
+    cut_short: str = ""
+    """Why it ended before all that was due had run; mostly it did not."""
 
     @property
     def failed(self) -> bool:
         ends = (ExecutionState.FAILED, ExecutionState.LOST)
-        return any(execution.state in ends for execution in self.executions)
+        return bool(self.cut_short) or any(execution.state in ends for execution in self.executions)

@@ -38,6 +38,9 @@ class Looks(Protocol):
     def recorded(self, table: str, writer: str) -> Recorded:
         """Read what a table's own log says of the last write under a writer's name."""
 
+    def require_there(self) -> None:
+        """Raise LakeAway where nothing of the lake is to be seen: a table is not gone by that."""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from tidegate.model.entities import FailedRow, FailedState
 from tidegate.model.execution import Execution, ExecutionState, Outcome, Stream
 from tidegate.model.flow import Definition, Kind
-from tidegate.model.instances import Instance, InstanceStatus, Lease
+from tidegate.model.instances import FOR_ALL, Instance, InstanceStatus, Lease, Sharing
 from tidegate.model.looks import Look
 from tidegate.model.messages import Channel, InstanceState
 from tidegate.model.position import Block, Offset
@@ -123,16 +123,27 @@ class Instances(Protocol):
     def of(self, process: str) -> Sequence[Instance]:
         """Those that one worker process hosts."""
 
-    def register(self, instances: Sequence[Instance]) -> None:
-        """Make ours known, or known again: alive."""
+    def register(
+        self,
+        instances: Sequence[Instance],
+        lake: Sharing = FOR_ALL,
+        ended: frozenset[str] = frozenset(),
+    ) -> None:
+        """Make those of one process of ours known, or known again: alive.
+
+        Raises WrongUse where others have the lake. Who was silent for too long, or is one of
+        `ended`, does not count, and cannot come back but by registering itself.
+        """
 
     def beat(self, states: Mapping[str, InstanceState]) -> Future[None]:
-        """Note heartbeats as received now; who was dead lives again, who is unknown is foreign.
+        """Note heartbeats as received now; who is unknown is foreign, and a foreign one that was
+        dead lives again. One of ours registers anew.
 
         Handed over, and written before anything that the caller writes later.
         """
 
-    def set_status(self, process: str, status: InstanceStatus) -> None: ...
+    def set_status(self, process: str, status: InstanceStatus) -> None:
+        """Move the instances of a process on; the dead stay what they are, until they leave."""
 
     def disable(self, instances: Collection[str], disabled: bool) -> None: ...
 
@@ -273,9 +284,17 @@ class Blocks(Protocol):
     """The guards of a block, from claim to commit. Each call is one transaction."""
 
     def claim(
-        self, execution: Execution, hostid: str, dead: frozenset[str] | None, at: int
+        self,
+        execution: Execution,
+        hostid: str,
+        dead: frozenset[str] | None,
+        at: int,
+        lake: Sharing = FOR_ALL,
     ) -> Claimed:
         """Step 3a: assigned → running, and the mutex; raises MutexError, ClaimLost.
+
+        Raises WrongUse where others have the lake. A worker has it by its registration, and no
+        longer once it counts as dead: then ClaimLost.
 
         `dead` are the holders that no longer count. None when nobody has looked yet who is: then a
         refusal writes nothing, and the execution may be claimed again.
@@ -299,11 +318,31 @@ class Blocks(Protocol):
     def nothing_to_do(self, execution: Execution, complete_to: int, at: int) -> None:
         """End an execution that found no row: state NOJOBS, complete_to moved, mutex free."""
 
-    def fail(self, execution: Execution, reason: str, trace: str, stop: bool, at: int) -> None:
-        """End an execution that failed: position unmoved, mutex free, the topic stopped or not."""
+    def fail(
+        self,
+        execution: Execution,
+        reason: str,
+        trace: str,
+        stop: bool,
+        at: int,
+        *,
+        wait: int = 0,
+        away: bool = False,
+    ) -> None:
+        """End an execution that failed: position unmoved, mutex free, the topic stopped or not.
+
+        `wait` is how long it is to be left alone at least. One that failed over what it stands on
+        was `away`: that counts as no failure of the flow.
+        """
 
     def hand_back(self, execution: Execution, why: str, at: int) -> None:
         """End an execution that its instance gives up: lost, the block open, the mutex free."""
+
+    def holders(self) -> Collection[str]:
+        """Name the processes that hold something now."""
+
+    def let_go(self, ended: Collection[str], at: int) -> None:
+        """Free what processes held that have ended, and end their executions as lost."""
 
     def unlock(self, topic: str, at: int) -> str:
         """Free the mutex, end the open execution as lost, and tell who held it."""
@@ -344,7 +383,8 @@ class Executions(Protocol):
     ) -> Sequence[Execution]:
         """Leader steps 1 to 3: unload the dead, and give the executions that they lose.
 
-        `ended` are the hostids that can no longer write: their mutexes are freed. Raises Deposed.
+        `ended` are the hostids that can no longer write, or do no harm: their mutexes are freed,
+        and what they run in their own name is lost, too. Raises Deposed.
         """
 
     def follow(self, moved: Sequence[tuple[Execution, Execution]], term: int, at: int) -> None:
@@ -363,6 +403,9 @@ class Executions(Protocol):
 
     def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
         """Those of these that there are."""
+
+    def begun(self, flows: Collection[str], since: int) -> Sequence[Execution]:
+        """Those of some flows that were assigned at a time or later, oldest first."""
 
     def list(
         self,
@@ -384,8 +427,11 @@ class Datasets(Protocol):
     ) -> Sequence[Mapping[str, Any]]:
         """Oldest first, each with `_location`."""
 
-    def latest(self, flow: str) -> Sequence[Mapping[str, Any]]:
-        """The latest entity of each `_id`."""
+    def newest(self, flow: str, limit: int) -> Sequence[Mapping[str, Any]]:
+        """The last so many, oldest first; no more than these are read."""
+
+    def latest(self, flow: str, *, limit: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """The latest entity of each `_id`, oldest first; with a limit the last so many of them."""
 
 
 @dataclass(frozen=True)
@@ -476,6 +522,16 @@ class Rebuilds(Protocol):
         """Delete whatever the store holds of a shadow that nobody needs, but its executions."""
 
 
+class Retention(Protocol):
+    """History that is old enough to go."""
+
+    def trim(self, before: int, term: int | None, most: int) -> bool:
+        """Forget up to so many rows of each sort from before a time; tell whether there are more.
+
+        Without a term by whoever runs by hand; with one, raises Deposed.
+        """
+
+
 class Store(Protocol):
     """The truth, by noun."""
 
@@ -519,5 +575,8 @@ class Store(Protocol):
 
     @property
     def rebuilds(self) -> Rebuilds: ...
+
+    @property
+    def retention(self) -> Retention: ...
 
     def close(self) -> None: ...

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from deltalake import DeltaTable
 
+from tidegate.model.instances import Writers
+
 _Identity = tuple[int, int, int]
 
 
@@ -164,6 +166,22 @@ def rows_written(commit: Mapping[str, Any]) -> int | None:
 
 def is_s3(path: str) -> bool:
     return path.startswith("s3://")
+
+
+_ONE_COMMIT_WINS = ("hdfs", "viewfs", "abfs", "abfss", "adl", "wasb", "wasbs", "gs")
+_SEES_TO_IT = ("S3DynamoDBLogStore",)
+"""Log stores of Delta's that let one commit win on storage that does not."""
+
+
+def writers_of(path: str, conf: Mapping[str, str]) -> Writers:
+    """Tell who may write to a lake at the same time, by its path and the log store that is set."""
+    scheme, is_url, _ = path.partition("://")
+    if not is_url or scheme == "file":
+        return Writers.ONE_HOST
+    log_store = conf.get(f"spark.delta.logStore.{scheme}.impl", "").rpartition(".")[2]
+    if scheme in _ONE_COMMIT_WINS or log_store in _SEES_TO_IT:
+        return Writers.ALL
+    return Writers.ONE_PROCESS
 
 
 def spark_settings(endpoint: str, region: str) -> dict[str, str]:

@@ -82,6 +82,7 @@ def require_recorded(tables: Tables, table: str, writer: str, seq: int) -> Recor
     """Read back what a table records after a write, which must be the seq at hand."""
     recorded = tables.recorded(table, writer)
     if recorded.seq != seq:
+        tables.require_there()
         raise TopicStopped(
             f"{table} records block {recorded.seq} after block {seq} was written; somebody else"
             f" writes under the name of {writer}"

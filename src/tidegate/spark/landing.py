@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tidegate.crashpoint import crashpoint
-from tidegate.errors import FlowFailed, TidegateError, TopicStopped
+from tidegate.errors import TidegateError, TopicStopped
 from tidegate.model.execution import Landed
 from tidegate.model.position import GREATEST, Position
 from tidegate.ports.outside import Batch, LandedBatch, Recorded, Runtime
@@ -49,7 +49,7 @@ from tidegate.spark.landed_rows import (
     newest_of_each_key,
 )
 from tidegate.spark.looks import Tables
-from tidegate.spark.session import SparkHost, sentence
+from tidegate.spark.session import SparkHost, failed, sentence
 
 _BATCH = "__tidegate_batch"
 
@@ -97,7 +97,7 @@ class DeltaLanding:
             # A conflict, or a commit whose answer was lost: what is recorded decides.
             recorded = self._tables.recorded(batch.table, batch.writer)
             if not self._is_in(recorded, batch):
-                raise FlowFailed(_explain(error, batch)) from error
+                raise failed(error, _explain(error, batch)) from error
         crashpoint("landing.after_write")
         recorded = require_recorded(self._tables, batch.table, batch.writer, batch.seq)
         return self._landed(batch, recorded, skipped=False)

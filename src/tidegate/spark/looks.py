@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -17,7 +21,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from tidegate.errors import LakeError
+from tidegate.errors import LakeAway, LakeError
 from tidegate.model.looks import Ahead, FileStatistics, Look, unknown
 from tidegate.model.position import START, Position
 from tidegate.ports.outside import Recorded
@@ -215,12 +219,38 @@ class Tables:
         path = self.path(table)
         try:
             return self._handles.open(path)
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if _is_refused(error):
+                raise self._unreadable(table, error) from error
             return None
         except (DeltaError, OSError) as error:
-            if "://" not in path and not (Path(path) / "_delta_log").exists():
+            if "://" not in path and not _exists(Path(path) / "_delta_log"):
                 return None
-            raise LakeError(f"{table} at {path} cannot be read: {first_line(error)}") from error
+            raise self._unreadable(table, error) from error
+
+    def _unreadable(self, table: str, error: Exception) -> LakeError:
+        message = f"{table} at {self.path(table)} cannot be read: {in_one_line(error)}"
+        return LakeAway(message) if _is_away(error) else LakeError(message)
+
+    @contextmanager
+    def _reading(self, table: str) -> Iterator[None]:
+        """Say of what fails in here which table cannot be read, and whether storage is to blame."""
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise self._unreadable(table, error) from error
+
+    def require_there(self) -> None:
+        """Raise LakeAway where nothing of the lake is to be seen: a table is not gone by that."""
+        if "://" in self._lake:
+            return
+        try:
+            with os.scandir(self._lake) as found:
+                holds = any(not one.name.startswith(".") for one in found)
+        except OSError as error:
+            raise LakeAway(f"the lake {self._lake} cannot be read: {error.strerror}") from error
+        if not holds:
+            raise LakeAway(f"the lake {self._lake} is empty: is what it lies on mounted?")
 
     def exists(self, table: str) -> bool:
         path = self.path(table)
@@ -260,6 +290,12 @@ class Tables:
         found = self.open(table)
         if found is None:
             return Look(table, at, exists=False)
+        with self._reading(table):
+            return self._look_into(found, table, pos, id, at, data_version=data_version)
+
+    def _look_into(
+        self, found: DeltaTable, table: str, pos: str, id: str, at: int, *, data_version: bool
+    ) -> Look:
         version = found.version()
         changed = data_version_of(found) if data_version else -1
         columns = position_columns(found, pos, id)
@@ -294,7 +330,8 @@ class Tables:
         columns = position_columns(found, pos, id) if found else None
         if found is None or columns is None:
             return None
-        return columns, statistics(found, columns, after)
+        with self._reading(table):
+            return columns, statistics(found, columns, after)
 
     def ahead(self, table: str, pos: str, id: str, last: Position) -> Ahead:
         """See what lies beyond a position: the first row's pos, and about how many rows."""
@@ -302,17 +339,14 @@ class Tables:
         columns = position_columns(found, pos, id) if found else None
         if found is None or columns is None:
             return Ahead(None)
-        beyond = [file for file in statistics(found, columns, last) if file.last > last]
-        rows = sum(file.rows for file in beyond)
-        crossing = [file for file in beyond if file.least_pos <= last.pos]
-        if all(file.exact and file.first > last for file in crossing):
-            return Ahead(min((file.least_pos for file in beyond), default=None), rows)
-        return Ahead(first_pos_after(found, columns, last), rows)
+        with self._reading(table):
+            return _ahead(found, columns, last)
 
     def added(self, table: str, version: int) -> list[Mapping[str, Any]]:
         """Give the files that a commit added, as it wrote them down."""
         handler = DeltaStorageHandler(self.path(table), self._options)
-        with handler.open_input_file(f"_delta_log/{version:020d}.json") as commit:
+        log = f"_delta_log/{version:020d}.json"
+        with self._reading(table), handler.open_input_file(log) as commit:
             lines = commit.read(commit.size()).splitlines()
         return [json.loads(line)["add"] for line in lines if line.startswith(b'{"add"')]
 
@@ -366,21 +400,37 @@ class Tables:
     def recorded(self, table: str, writer: str) -> Recorded:
         """Read what a table's own log says of the last write under a writer's name."""
         found = self.open(table)
-        seq = found.transaction_version(app_id(writer)) if found else None
-        if found is None or seq is None:
+        if found is None:
             return Recorded(0)
-        for commit in commits(found):
-            written = our_metadata(commit)
-            if written.get("topic") == writer and written.get("seq") == seq:
-                return Recorded(
-                    seq,
-                    _position(written.get("last")),
-                    _position(written.get("next")),
-                    int(commit["version"]),
-                    written.get("execution"),
-                    rows_written(commit),
-                )
-        return Recorded(seq)
+        with self._reading(table):
+            return _recorded(found, writer)
+
+
+def _ahead(found: DeltaTable, columns: PositionColumns, last: Position) -> Ahead:
+    beyond = [file for file in statistics(found, columns, last) if file.last > last]
+    rows = sum(file.rows for file in beyond)
+    crossing = [file for file in beyond if file.least_pos <= last.pos]
+    if all(file.exact and file.first > last for file in crossing):
+        return Ahead(min((file.least_pos for file in beyond), default=None), rows)
+    return Ahead(first_pos_after(found, columns, last), rows)
+
+
+def _recorded(found: DeltaTable, writer: str) -> Recorded:
+    seq = found.transaction_version(app_id(writer))
+    if seq is None:
+        return Recorded(0)
+    for commit in commits(found):
+        written = our_metadata(commit)
+        if written.get("topic") == writer and written.get("seq") == seq:
+            return Recorded(
+                seq,
+                _position(written.get("last")),
+                _position(written.get("next")),
+                int(commit["version"]),
+                written.get("execution"),
+                rows_written(commit),
+            )
+    return Recorded(seq)
 
 
 def _position(written: Any) -> Position | None:
@@ -391,6 +441,43 @@ def _position(written: Any) -> Position | None:
 def app_id(writer: str) -> str:
     """Name a writer in Delta's transactions: the version under it is the block's seq."""
     return f"tidegate/{writer}"
+
+
+_OS_CODE = re.compile(r"\bcode: (\d+)")
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Tell whether a table is called not found because it may not, or cannot, be looked for."""
+    code = _OS_CODE.search(str(error))
+    return code is not None and int(code[1]) not in _NOTHING_THERE
+
+
+def _is_away(error: Exception) -> bool:
+    """Tell whether storage is to blame: the reader of the log gives that as an OSError.
+
+    What it finds in a table that is not as it should be is a DeltaError.
+    """
+    lost = isinstance(error, FileNotFoundError) or "not found" in str(error)
+    return _is_refused(error) or (isinstance(error, OSError) and not lost)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # It cannot be told: whoever asks goes by the error that it has at hand.
+        return True
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def in_one_line(error: BaseException) -> str:
+    """Put the lines of an error of the log's reader in one: its cause comes last."""
+    lines = (line.strip(" ↳") for line in _COLOURS.sub("", str(error)).splitlines())
+    told = ": ".join(line for line in lines if line and not line.endswith("<unknown>"))
+    return told[:500] or type(error).__name__
 
 
 def first_line(error: BaseException) -> str:

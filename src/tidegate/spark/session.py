@@ -14,14 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
+from typing import Any
 from weakref import WeakSet
 
+from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PythonException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidegate.errors import LakeError, SetupError, WrongUse
+from tidegate.errors import FlowFailed, LakeAway, LakeError, Outage, SetupError, WrongUse
 from tidegate.spark.archive import archive_for
 from tidegate.spark.jars import S3, jars_of, spark_jars
 from tidegate.spark.java import find_java
@@ -35,7 +38,7 @@ _DATA_ERROR = re.compile(
     # SQL's classes for a data exception, for a function of the user's that failed, and raise_error.
     r"SQLSTATE: (?:22|38|39|P0)\w{3}|PythonException|ArithmeticException|NumberFormatException"
 )
-_NOT_A_ROW = ("TIDEGATE_", "OutOfMemoryError", "No space left", "FileNotFoundException")
+_OUR_MARK = "TIDEGATE_"
 _DULL = ("TASK_WRITE_FAILED", "INTERNAL_ERROR", "FAILED_EXECUTE_UDF")
 """Conditions that only say that something below them failed."""
 
@@ -59,9 +62,125 @@ def sentence(error: BaseException) -> str:
 def blames_a_row(error: BaseException) -> bool:
     """Tell whether Spark failed over what a row holds, and not over the lake or itself."""
     text = str(error)
-    if any(sign in text for sign in _NOT_A_ROW):
+    if _OUR_MARK in text or is_outage(error):
         return False
     return _DATA_ERROR.search(text) is not None
+
+
+_OUTAGES = (
+    "java.io.IOException",
+    "java.net.UnknownHostException",
+    "java.lang.OutOfMemoryError",
+    "org.apache.hadoop.fs.FSError",
+    "org.apache.spark.memory.SparkOutOfMemoryError",
+    "org.apache.spark.rpc.RpcTimeoutException",
+)
+"""Of these, or of what extends them, is a cause that lies in what Spark stands on."""
+_CLIENTS = ("software.amazon.awssdk.", "com.google.cloud.", "com.azure.", "io.grpc.")
+"""What speaks to storage, and fails only where that does not answer or refuses."""
+_IN_A_FILE = (
+    "java.io.CharConversionException",
+    "java.io.EOFException",
+    "java.io.FileNotFoundException",
+    "java.nio.charset.CharacterCodingException",
+    "java.nio.file.NoSuchFileException",
+    "java.util.zip.ZipException",
+    "com.fasterxml.jackson.core.JacksonException",
+    "org.apache.hadoop.fs.ChecksumException",
+)
+"""An IOException over what a file holds, or over one that is gone: storage does its work."""
+_REFUSED = re.compile(
+    r"\((?:Permission denied|Read-only file system|No space left on device|Not a directory|"
+    r"Input/output error|Stale file handle|Too many open files|Disk quota exceeded)\)$"
+)
+"""How a FileNotFoundException ends that is about no file."""
+_EXECUTOR_LOST = re.compile(r"\(TID \d+\) \([^()]*\): ExecutorLostFailure ")
+_REMOTE_AWAY = re.compile(r"StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED)\b")
+_PYTHON_AWAY = re.compile(
+    r"^(?:MemoryError\b|OSError: \[Errno (?:5|12|23|24|28|30|122)\])", re.MULTILINE
+)
+"""How the Python of a function of the user's ends that lacks memory, or room on a disk."""
+_RAISED = re.compile(r"^(?:Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)(?:: (.*))?$", re.MULTILINE)
+_MOST_CAUSES = 30
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether what Spark, or Python, stands on has failed: storage, network, memory, a host.
+
+    By the classes of the causes, never by a text in which the value of a row may stand.
+    """
+    if isinstance(error, Outage):
+        return True
+    if isinstance(error, OSError):
+        return not isinstance(error, FileNotFoundError)
+    if isinstance(error, PythonException):
+        return _PYTHON_AWAY.search(str(error)) is not None
+    thrown = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    try:
+        if thrown is not None:
+            return any(_is_outage(cause) for cause in _causes_of(thrown))
+    except (Py4JError, OSError):
+        # The JVM that threw it does not answer any more.
+        return True
+    return _is_remote_outage(error)
+
+
+def _causes_of(thrown: Any) -> Iterator[Any]:
+    for _ in range(_MOST_CAUSES):
+        if thrown is None:
+            return
+        yield thrown
+        thrown = thrown.getCause()
+
+
+def _is_outage(cause: Any) -> bool:
+    name: str = cause.getClass().getName()
+    if name.startswith(_CLIENTS):
+        return True
+    message: str = cause.getMessage() or ""
+    if name == "org.apache.spark.SparkException":
+        return _EXECUTOR_LOST.search(message) is not None
+    return _is_of(cause, _OUTAGES) and (
+        not _is_of(cause, _IN_A_FILE) or _REFUSED.search(message) is not None
+    )
+
+
+def _is_of(thrown: Any, classes: Sequence[str]) -> bool:
+    gateway = SparkContext._gateway
+    return any(_is_known(gateway, thrown, name) for name in classes)
+
+
+def _is_known(gateway: Any, thrown: Any, name: str) -> bool:
+    try:
+        return bool(is_instance_of(gateway, thrown, name))
+    except Py4JError:
+        # A class that this JVM has not.
+        return False
+
+
+def _is_remote_outage(error: BaseException) -> bool:
+    """Judge an error of Spark Connect, which comes as a text with the names of Java's classes."""
+    if not type(error).__module__.startswith(("pyspark.errors.exceptions.connect", "grpc")):
+        return False
+    text = str(error)
+    if _REMOTE_AWAY.search(text):
+        return True
+    _, _, stack = text.partition("JVM stacktrace:")
+    for name, message in _RAISED.findall(stack):
+        listed = name.startswith((*_CLIENTS, "java.net.")) or name in _OUTAGES
+        if listed or (name in _IN_A_FILE and _REFUSED.search(message)):
+            return True
+    return False
+
+
+def failed(error: BaseException, why: str) -> Outage | FlowFailed:
+    """Say why an execution failed; over its flow, or over what it stands on."""
+    return Outage(why) if is_outage(error) else FlowFailed(why)
+
+
+def lake_error(error: BaseException, why: str) -> LakeError:
+    """Say the same of a table of the lake."""
+    return LakeAway(why) if is_outage(error) else LakeError(why)
 
 
 def _causes(text: str) -> list[str]:
@@ -156,17 +275,28 @@ class SparkHost:
         with self._lock:
             if self._root is None:
                 self._root = self._start()
-        session = self._remote() if self.connect else self._root.newSession()
-        for name, value in _SESSION.items():
-            session.conf.set(name, value)
-        if self.connect:
-            # The rest is settled by who started the server.
-            for name, value in self._conf.items():
-                if session.conf.isModifiable(name):
-                    session.conf.set(name, value)
+        session = self._connected() if self.connect else self._set(self._root.newSession())
         if execution is not None:
             with self._lock:
                 self._sessions.setdefault(execution, []).append(session)
+        return session
+
+    def _set(self, session: SparkSession) -> SparkSession:
+        for name, value in _SESSION.items():
+            session.conf.set(name, value)
+        return session
+
+    def _connected(self) -> SparkSession:
+        """Give a session of a server; what it may not set, who started that has settled."""
+        try:
+            session = self._set(self._remote())
+            for name, value in self._conf.items():
+                if session.conf.isModifiable(name):
+                    session.conf.set(name, value)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            raise Outage(f"Spark at {self._master} is away: {sentence(error)}") from error
         return session
 
     def interrupt(self, execution: str) -> None:

@@ -71,6 +71,17 @@ def doubled_names(view: ViewText) -> Iterator[Finding]:
         seen |= _names(projection)
 
 
+def given_columns(view: ViewText) -> frozenset[str] | None:
+    """Name the columns that a view gives, in small letters; None where its text does not tell."""
+    first = next(_branches(read(view).root), None)
+    if first is None:
+        return None
+    named = [_names(projection) for projection in first.expressions]
+    if any(not names or "*" in names for names in named):
+        return None
+    return frozenset[str]().union(*named)
+
+
 def _not_by_block(top: Reading, readings: Iterable[Reading], base: str) -> Iterator[Finding]:
     if any("block" in reading.view.calls for reading in readings):
         return

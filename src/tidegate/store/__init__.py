@@ -16,6 +16,7 @@ from tidegate.store.fleet import SqlFlowControls, SqlInstances, SqlLeadership
 from tidegate.store.messages import SqlMessages, SqlRejected
 from tidegate.store.positions import SqlOffsets
 from tidegate.store.records import SqlJournal, SqlPhases, SqlRebuilds
+from tidegate.store.retention import SqlRetention
 from tidegate.store.writer import Reader, Writer
 
 
@@ -40,6 +41,7 @@ class SqlStore:
     messages: SqlMessages
     rejected: SqlRejected
     rebuilds: SqlRebuilds
+    retention: SqlRetention
 
     def close(self) -> None:
         """Write what waits and let go of the database; safe to call twice."""
@@ -75,7 +77,7 @@ def store_over(
         writer=writer,
         definitions=SqlDefinitions(reader, writer, definitions),
         offsets=SqlOffsets(reader, writer),
-        blocks=SqlBlocks(writer, definitions),
+        blocks=SqlBlocks(reader, writer, definitions),
         executions=SqlExecutions(reader, writer),
         datasets=SqlDatasets(reader),
         journal=SqlJournal(reader),
@@ -87,4 +89,5 @@ def store_over(
         messages=SqlMessages(reader, writer, backend.listening),
         rejected=SqlRejected(reader, writer),
         rebuilds=SqlRebuilds(reader, writer, definitions),
+        retention=SqlRetention(reader, writer),
     )

@@ -1,32 +1,36 @@
 """The guards of a block: claim, declare, commit, checkpoint, and every other way to let one go.
 
-    claim        3a  assigned → running; the lane and the mutex, also from a dead holder
+    claim        3a  assigned → running; the lane and the mutex, also from a dead holder, on a
+                     lake that this process may write to
     declare      3c  the block, once; the same one again changes nothing
     commit       6   only while the claim holds, only the declared block, only forwards
     checkpoint   6   the same, and the next block is declared: the execution goes on
-    nothing_to_do, fail, hand_back, unlock   the flow stays where it is, and is free
+    nothing_to_do, fail, hand_back, let_go, unlock   the flow stays where it is, and is free
 
 Each is one transaction. Whoever was stopped and goes on too late finds that no row fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, or_, select
 
-from tidegate.errors import MutexError, StoreError, TidegateError
+from tidegate.errors import MutexError, StoreError, TidegateError, WrongUse
 from tidegate.model.execution import NOTHING_TO_DO, Execution, Stream, streams_of
+from tidegate.model.instances import FOR_ALL, Sharing
 from tidegate.model.position import Block, Offset, OffsetState, rfc3339
 from tidegate.ports.store import Claimed, Commit, Committed
 from tidegate.store import executions, records
-from tidegate.store.backends import hold
+from tidegate.store.backends import among, hold
 from tidegate.store.datasets import append, settle
 from tidegate.store.definitions import DefinitionReader
+from tidegate.store.fleet import lake_lost
 from tidegate.store.positions import (
     FREE,
+    OVER,
     claim_lost,
     declare,
     enter,
@@ -35,12 +39,13 @@ from tidegate.store.positions import (
     left_as_it_is,
     locked,
     move_on,
+    offset_of,
     owned,
     release,
     take,
 )
 from tidegate.store.schema import offsets
-from tidegate.store.writer import Row, Statement, Writer
+from tidegate.store.writer import Reader, Row, Statement, Writer
 
 # The flow's own row, too, where that still stands in another lane.
 _IN_LANE = Statement(
@@ -49,22 +54,40 @@ _IN_LANE = Statement(
     .order_by(offsets.c.topic)
 )
 
+_HELD = Statement(
+    lambda dialect: (
+        select(offsets)
+        .where(among(dialect, offsets.c.hostid, "ended"))
+        # In one order, so that two who look at the same time wait and do not clash.
+        .order_by(offsets.c.topic)
+        .with_for_update()
+    )
+)
+_HOLDERS = Statement(select(offsets.c.hostid).where(offsets.c.hostid != "").distinct())
+
 
 class SqlBlocks:
     """Implements `ports.Blocks`."""
 
-    def __init__(self, writer: Writer, definitions: DefinitionReader) -> None:
-        self._writer, self._definitions = writer, definitions
+    def __init__(self, reader: Reader, writer: Writer, definitions: DefinitionReader) -> None:
+        self._reader, self._writer, self._definitions = reader, writer, definitions
 
     def claim(
-        self, execution: Execution, hostid: str, dead: frozenset[str] | None, at: int
+        self,
+        execution: Execution,
+        hostid: str,
+        dead: frozenset[str] | None,
+        at: int,
+        lake: Sharing = FOR_ALL,
     ) -> Claimed:
         taken = self._writer.write(
-            lambda connection: _claim(connection, self._definitions, execution, hostid, dead, at)
+            lambda connection: _claim(
+                connection, self._definitions, execution, hostid, dead, at, lake
+            )
         )
-        if isinstance(taken, _Refusal):
-            raise taken.as_error()
-        return taken
+        if isinstance(taken, Claimed):
+            return taken
+        raise taken.as_error()
 
     def declare(self, execution: Execution, block: Block[Any], at: int) -> Offset[Any]:
         return self._writer.write(lambda connection: declare(connection, execution, block, at))
@@ -78,13 +101,29 @@ class SqlBlocks:
     def nothing_to_do(self, execution: Execution, complete_to: int, at: int) -> None:
         self._writer.write(lambda connection: _nothing(connection, execution, complete_to, at))
 
-    def fail(self, execution: Execution, reason: str, trace: str, stop: bool, at: int) -> None:
+    def fail(
+        self,
+        execution: Execution,
+        reason: str,
+        trace: str,
+        stop: bool,
+        at: int,
+        *,
+        wait: int = 0,
+        away: bool = False,
+    ) -> None:
         reason = _storable(reason)
-        why = f"{reason}\n{_storable(trace)}" if trace else reason
-        self._writer.write(lambda connection: _fail(connection, execution, reason, why, stop, at))
+        failed = _Failure(reason, _storable(trace), stop, wait, away)
+        self._writer.write(lambda connection: _fail(connection, execution, failed, at))
 
     def hand_back(self, execution: Execution, why: str, at: int) -> None:
         self._writer.write(lambda connection: _hand_back(connection, execution, why, at))
+
+    def holders(self) -> Collection[str]:
+        return {row["hostid"] for row in self._reader.rows_of(_HOLDERS)}
+
+    def let_go(self, ended: Collection[str], at: int) -> None:
+        self._writer.write(lambda connection: _let_go(connection, ended, at))
 
     def unlock(self, topic: str, at: int) -> str:
         return self._writer.write(lambda connection: _unlock(connection, topic, at))
@@ -102,6 +141,16 @@ class _Refusal:
         return MutexError(self.topic, self.holder, rfc3339(self.since))
 
 
+@dataclass(frozen=True)
+class _Clash:
+    """A claim on a lake that others write to."""
+
+    why: str
+
+    def as_error(self) -> WrongUse:
+        return WrongUse(self.why)
+
+
 def _claim(
     connection: Connection,
     definitions: DefinitionReader,
@@ -109,8 +158,14 @@ def _claim(
     hostid: str,
     dead: frozenset[str] | None,
     at: int,
-) -> Claimed | _Refusal:
+    lake: Sharing,
+) -> Claimed | _Refusal | _Clash:
     """Take a flow for an execution. A refusal is given, not raised: it is to be committed."""
+    clash = lake_lost(connection, lake, hostid, dead or frozenset())
+    if clash is not None:
+        if dead is not None:
+            executions.reject(connection, execution, f"rejected: {clash}", at)
+        return _Clash(clash)
     # Else two flows of one lane, each looking at the other's free row, would both pass.
     hold(connection, f"lane {execution.lane}")
     while True:
@@ -246,8 +301,8 @@ def _not_moved(connection: Connection, commit: Commit, to: Offset[Any]) -> Tideg
     if behind:
         return StoreError(
             f"{to.topic} would go back from {held.last}, complete to {held.complete_to}, to"
-            f" {to.last}, complete to {to.complete_to}, so nothing was written; look"
-            " whether its offset was set by hand"
+            f" {to.last}, complete to {to.complete_to}, so nothing was committed;"
+            " look whether its offset was set by hand"
         )
     # Its block is another, or none any more.
     return claim_lost(commit.execution)
@@ -266,7 +321,7 @@ def _nothing(connection: Connection, execution: Execution, complete_to: int, at:
         "state": OffsetState.NOJOBS.value,
         "complete_to": max(held.complete_to, complete_to),
         "failures": 0,
-        "reason": "",
+        **OVER,
         "full": False,
         "run": at,
     }
@@ -274,15 +329,47 @@ def _nothing(connection: Connection, execution: Execution, complete_to: int, at:
     executions.finish(connection, execution, 0, 0, NOTHING_TO_DO, at)
 
 
-def _fail(
-    connection: Connection, execution: Execution, reason: str, why: str, stop: bool, at: int
-) -> None:
+@dataclass(frozen=True)
+class _Failure:
+    """Why an execution failed, and what its flow is to do then."""
+
+    reason: str
+    trace: str
+    stop: bool
+    wait: int
+    away: bool
+
+    @property
+    def comment(self) -> str:
+        return f"away: {self.reason}" if self.away else self.reason
+
+    @property
+    def in_full(self) -> str:
+        return f"{self.comment}\n{self.trace}" if self.trace else self.comment
+
+    def changes(self, held: Offset[Any], at: int) -> dict[str, Any]:
+        """Give what becomes of the flow's row: an outage is not counted, a failure ends one."""
+        if self.away:
+            since = at if held.away_since is None else held.away_since
+            state, failures = OffsetState.AWAY, held.failures
+        else:
+            state = OffsetState.STOPPED if self.stop else OffsetState.FAILED
+            since, failures = None, held.failures + 1
+        return {
+            "state": state.value,
+            "reason": self.reason,
+            "failures": failures,
+            "away_since": since,
+            "wait": self.wait,
+            # Counted from now: a long run would else have used up its wait before it failed.
+            "run": at,
+        }
+
+
+def _fail(connection: Connection, execution: Execution, failed: _Failure, at: int) -> None:
     held = owned(connection, execution)
-    state = OffsetState.STOPPED if stop else OffsetState.FAILED
-    changes = {"state": state.value, "reason": reason, "failures": held.failures + 1}
-    # Counted from now: a long run would else have used up its wait before it failed.
-    release(connection, execution.topic, {**changes, "run": at}, at)
-    executions.fail(connection, execution, reason, why, at)
+    release(connection, execution.topic, failed.changes(held, at), at)
+    executions.fail(connection, execution, failed.comment, failed.in_full, at)
 
 
 def _hand_back(connection: Connection, execution: Execution, why: str, at: int) -> None:
@@ -291,6 +378,14 @@ def _hand_back(connection: Connection, execution: Execution, why: str, at: int) 
     held = owned(connection, execution)
     release(connection, execution.topic, left_as_it_is(held), at)
     executions.lose(connection, execution.id, why, why, at)
+
+
+def _let_go(connection: Connection, ended: Collection[str], at: int) -> None:
+    for row in _HELD.rows(connection, {"ended": list(ended)}):
+        release(connection, row["topic"], left_as_it_is(offset_of(row)), at)
+        if row["execution_id"] is not None:
+            lost = _why_lost(row["hostid"])
+            executions.lose(connection, row["execution_id"], lost, lost, at)
 
 
 def _unlock(connection: Connection, topic: str, at: int) -> str:

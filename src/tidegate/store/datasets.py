@@ -9,11 +9,13 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     RowMapping,
+    Text,
     bindparam,
     delete,
     func,
     insert,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.sql.dml import ReturningInsert
@@ -70,11 +72,24 @@ class SqlDatasets:
         )
         return [_located(row) for row in rows]
 
-    def latest(self, flow: str) -> Sequence[Mapping[str, Any]]:
+    def newest(self, flow: str, limit: int) -> Sequence[Mapping[str, Any]]:
+        rows = self._reader.rows(
+            select(dataset_entities.c.location, dataset_entities.c.entity)
+            .where(dataset_entities.c.flow_id == flow)
+            .order_by(dataset_entities.c.location.desc())
+            .limit(limit)
+        )
+        return [_located(row) for row in reversed(rows)]
+
+    def latest(self, flow: str, *, limit: int | None = None) -> Sequence[Mapping[str, Any]]:
+        # The index alone answers this; entities are read of those that are given.
+        location = func.max(dataset_entities.c.location)
         newest = (
-            select(func.max(dataset_entities.c.location))
+            select(location)
             .where(dataset_entities.c.flow_id == flow)
             .group_by(dataset_entities.c.entity_id)
+            .order_by(location.desc())
+            .limit(limit)
         )
         rows = self._reader.rows(
             select(dataset_entities.c.location, dataset_entities.c.entity)
@@ -136,6 +151,15 @@ _ANY = Statement(select(_COLUMNS.topic).where(_COLUMNS.topic == bindparam("on_to
 _WAITING = Statement(
     select(func.count().label("rows")).where(
         _COLUMNS.topic == bindparam("on_topic"), _COLUMNS.state == FailedState.WAITING.value
+    )
+)
+_LEFT_PENDING = Statement(
+    select(func.count().label("rows")).where(
+        _COLUMNS.topic == bindparam("on_topic"),
+        _COLUMNS.pending_seq.is_not(None),
+        # As `_columns_of` writes it: what passes by now would be in the table with the commit.
+        type_coerce(_COLUMNS.pending, Text).not_like(f'{{"state":"{FailedState.WRITTEN}"%'),
+        _COLUMNS.updated_at >= bindparam("since", type_=BigInteger),
     )
 )
 _TRIED_AGAIN = Statement(
@@ -234,6 +258,14 @@ def some_wait(connection: Connection, topic: str) -> bool:
         return False
     waiting: int = _WAITING.scalar(connection, {"on_topic": topic})
     return waiting > 0
+
+
+def left_pending(connection: Connection, topic: str, since: int) -> int:
+    """Count the rows that a load has found to fail since, and that no commit has settled."""
+    if not _has_failed(connection, topic):
+        return 0
+    found: int = _LEFT_PENDING.scalar(connection, {"on_topic": topic, "since": since})
+    return found
 
 
 def _has_failed(connection: Connection, topic: str) -> bool:

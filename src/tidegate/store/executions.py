@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Text, bindparam, func, select, update
@@ -14,7 +15,7 @@ from tidegate.model.flow import Definition, Kind, Operation
 from tidegate.model.messages import InstanceState
 from tidegate.ports.store import OutgoingMessage
 from tidegate.store.backends import among, insert_into
-from tidegate.store.datasets import append, entity_at, some_wait
+from tidegate.store.datasets import append, entity_at, left_pending, some_wait
 from tidegate.store.fleet import mark_unloaded, require_term, set_state
 from tidegate.store.messages import post, rows_of
 from tidegate.store.positions import claim_lost, free_of_the_dead
@@ -234,7 +235,8 @@ def _lose_all_of(
 ) -> list[Execution]:
     """Take the work of instances away; free their mutexes where the holder is known to be gone."""
     mine = select(etl_executions).where(
-        _COLUMNS.etl_worker.in_(instances),
+        # What a process does beside its assignments, it does in its own name.
+        _COLUMNS.etl_worker.in_([*instances, *ended]),
         _COLUMNS.state.in_(_OPEN_STATES),
         _COLUMNS.finished_at.is_(None),
     )
@@ -329,10 +331,11 @@ def _leave(
 def _append_failure(connection: Connection, ended: Row, why: str, at: int) -> None:
     location: int = ended["started_location"]
     started = entity_at(connection, ended["flow_id"], location)
-    retryable = some_wait(connection, ended["topic"])
-    event = task_failed(
-        execution_of(ended), location, started, reason=why, retryable=retryable, at=at
-    )
+    # What it found to fail, too: the next one tries it again, with the block.
+    found = left_pending(connection, ended["topic"], ended["started_at"])
+    retryable = found > 0 or some_wait(connection, ended["topic"])
+    failed = replace(execution_of(ended), failed=ended["failed"] + found)
+    event = task_failed(failed, location, started, reason=why, retryable=retryable, at=at)
     append(connection, ended["flow_id"], [event], at)
 
 
@@ -380,6 +383,16 @@ _STILL_OPEN = (
 _ALL_OPEN = Statement(_STILL_OPEN)
 _OPEN_OF = Statement(
     lambda dialect: _STILL_OPEN.where(among(dialect, _COLUMNS.etl_worker, "instances"))
+)
+
+_BEGUN = Statement(
+    lambda dialect: (
+        select(etl_executions)
+        .where(
+            among(dialect, _COLUMNS.flow_id, "flows"), _COLUMNS.assigned_at >= bindparam("since")
+        )
+        .order_by(_COLUMNS.assigned_at, _COLUMNS.id)
+    )
 )
 
 
@@ -468,6 +481,10 @@ class SqlExecutions:
     def some(self, ids: Collection[str]) -> Mapping[str, Execution]:
         rows = self._reader.rows_of(_SOME, {"ids": list(ids)})
         return {row["id"]: execution_of(row) for row in rows}
+
+    def begun(self, flows: Collection[str], since: int) -> Sequence[Execution]:
+        rows = self._reader.rows_of(_BEGUN, {"flows": list(flows), "since": since})
+        return [execution_of(row) for row in rows]
 
     def list(
         self,

@@ -7,17 +7,24 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Insert, bindparam, case, delete, or_, select, update
+from sqlalchemy import Connection, Insert, and_, bindparam, case, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tidegate.errors import Deposed
+from tidegate.errors import ClaimLost, Deposed, WrongUse
 from tidegate.model.entities import operator_action
-from tidegate.model.instances import Instance, InstanceStatus, Lease
+from tidegate.model.instances import (
+    FOR_ALL,
+    Instance,
+    InstanceStatus,
+    Lease,
+    Sharing,
+    overdue,
+)
 from tidegate.model.messages import InstanceState
 from tidegate.ports.store import FlowControl
-from tidegate.store.backends import among, clock_column, insert_into
+from tidegate.store.backends import among, clock_column, hold, insert_into
 from tidegate.store.datasets import append
-from tidegate.store.schema import etl_instances, flow_controls, leadership
+from tidegate.store.schema import etl_instances, flow_controls, leadership, offsets
 from tidegate.store.writer import Reader, Row, Statement, Writer, clock
 
 _SET_STATE = Statement(
@@ -194,7 +201,9 @@ _STAMPS = select(
     _COLUMNS.status,
     _COLUMNS.disabled,
 )
-_GONE = (InstanceStatus.DEAD.value, InstanceStatus.UNLOADED.value)
+_GONE = tuple(status.value for status in InstanceStatus if not status.lives)
+_LIVING = _ALL.where(_COLUMNS.process != "", _COLUMNS.status.not_in(_GONE))
+_HELD = select(offsets.c.topic, offsets.c.hostid).where(offsets.c.hostid != "")
 
 
 class SqlInstances:
@@ -216,8 +225,13 @@ class SqlInstances:
     def of(self, process: str) -> Sequence[Instance]:
         return [instance_of(row) for row in self._reader.rows(_OF, {"on_process": process})]
 
-    def register(self, instances: Sequence[Instance]) -> None:
-        self._writer.write(lambda connection: _register(connection, instances))
+    def register(
+        self,
+        instances: Sequence[Instance],
+        lake: Sharing = FOR_ALL,
+        ended: frozenset[str] = frozenset(),
+    ) -> None:
+        self._writer.write(lambda connection: _register(connection, instances, lake, ended))
 
     def beat(self, states: Mapping[str, InstanceState]) -> Future[None]:
         return self._writer.submit(lambda connection: _beat(connection, states))
@@ -226,6 +240,9 @@ class SqlInstances:
         def write(connection: Connection) -> None:
             at = clock(connection)
             of_process = update(etl_instances).where(_COLUMNS.process == process)
+            if status.lives:
+                # Who was given up may have lost its lake: there is one way back for all.
+                of_process = of_process.where(_COLUMNS.status.not_in(_GONE))
             connection.execute(
                 of_process.values(status=status.value, status_updated_at=at, updated_at=at)
             )
@@ -252,7 +269,52 @@ class SqlInstances:
         self._writer.write(write)
 
 
-def _register(connection: Connection, instances: Sequence[Instance]) -> None:
+def clash(connection: Connection, lake: Sharing, hostid: str, ended: frozenset[str]) -> str | None:
+    """Say who has a lake that this process would write to; None when it may, until it is done.
+
+    Decided here, and nowhere else: of any number that start at once, on any hosts, the first to
+    get through has it. Whoever is passed over cannot come back by a heartbeat.
+    """
+    if lake.one_commit_wins:
+        return None
+    hold(connection, "lake")
+    at = clock(connection)
+    rows = connection.execute(_LIVING).mappings().all()
+    living = [one for one in map(instance_of, rows) if lake.keeps_out(one.process, hostid)]
+    silent = overdue(living, at, 0, lake.dead_after)
+    passed = [one for one in living if one in silent or one.process in ended]
+    held = {row.topic: row.hostid for row in connection.execute(_HELD) if row.hostid not in ended}
+    why = lake.clash(hostid, (one for one in living if one not in passed), held)
+    if why is None and passed:
+        _mark(connection, [one.id for one in passed], InstanceStatus.DEAD, at)
+    return why
+
+
+def lake_lost(
+    connection: Connection, lake: Sharing, hostid: str, dead: frozenset[str]
+) -> str | None:
+    """Say who has the lake of a process that is about to claim; None when it may go on.
+
+    A worker has it by its registration, and keeps others out for as long as it counts as living.
+    """
+    if lake.one_commit_wins:
+        return None
+    hold(connection, "lake")
+    mine = [instance_of(row) for row in connection.execute(_OF, {"on_process": hostid}).mappings()]
+    if not mine:
+        return clash(connection, lake, hostid, dead)
+    if any(one.lives for one in mine):
+        return None
+    raise ClaimLost(f"{hostid} was silent for too long: it writes nothing until it is known again")
+
+
+def _register(
+    connection: Connection, instances: Sequence[Instance], lake: Sharing, ended: frozenset[str]
+) -> None:
+    for process in {one.process for one in instances}:
+        why = clash(connection, lake, process, ended)
+        if why is not None:
+            raise WrongUse(why)
     at = clock(connection)
     rows = [columns_of(instance, at) for instance in instances]
     connection.execute(_registered(connection.dialect.name), rows)
@@ -263,9 +325,12 @@ def _registered(dialect: str) -> sqlite.Insert | postgresql.Insert:
     """An instance that was heard of before it registered is told apart from a foreign one now."""
     statement = insert_into(dialect, etl_instances)
     said = ("name", "host", "pid", "process", "kinds", "tags", "status", "updated_at")
+    heard = {"status_updated_at": statement.excluded.updated_at}
+    # It is heard now, however long it was silent.
+    heard["reported_at"] = statement.excluded.updated_at
     return statement.on_conflict_do_update(
         index_elements=[_COLUMNS.instance_id],
-        set_={name: statement.excluded[name] for name in said},
+        set_={name: statement.excluded[name] for name in said} | heard,
     )
 
 
@@ -273,14 +338,16 @@ def _hearing(dialect: str) -> sqlite.Insert | postgresql.Insert:
     statement = insert_into(dialect, etl_instances)
     # Not IN: a statement that is run for many rows cannot have a list in it.
     new, gone = statement.excluded, or_(*(_COLUMNS.status == status for status in _GONE))
+    # One of ours registers anew: what it writes to may be others' by now.
+    revived = and_(gone, _COLUMNS.process == "")
     return statement.on_conflict_do_update(
         index_elements=[_COLUMNS.instance_id],
         set_={
             "state": new.state,
             "reported_at": new.reported_at,
             "updated_at": new.updated_at,
-            "status": case((gone, InstanceStatus.ALIVE.value), else_=_COLUMNS.status),
-            "status_updated_at": case((gone, new.updated_at), else_=_COLUMNS.status_updated_at),
+            "status": case((revived, InstanceStatus.ALIVE.value), else_=_COLUMNS.status),
+            "status_updated_at": case((revived, new.updated_at), else_=_COLUMNS.status_updated_at),
         },
     )
 
@@ -300,10 +367,16 @@ def _beat(connection: Connection, states: Mapping[str, InstanceState]) -> None:
 
 def mark_unloaded(connection: Connection, instances: Collection[str], at: int) -> None:
     """Write down that the work of dead instances is taken away."""
+    _mark(connection, instances, InstanceStatus.UNLOADED, at)
+
+
+def _mark(
+    connection: Connection, instances: Collection[str], status: InstanceStatus, at: int
+) -> None:
     connection.execute(
         update(etl_instances)
         .where(_COLUMNS.instance_id.in_(instances))
-        .values(status=InstanceStatus.UNLOADED.value, status_updated_at=at, updated_at=at)
+        .values(status=status.value, status_updated_at=at, updated_at=at)
     )
 
 

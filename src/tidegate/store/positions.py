@@ -38,6 +38,8 @@ from tidegate.store.writer import Reader, Statement, Writer
 
 FREE: Mapping[str, Any] = {"hostid": "", "execution_id": None, "claimed_at": None}
 """The columns of a mutex that nobody holds."""
+OVER: Mapping[str, Any] = {"reason": "", "away_since": None, "wait": 0}
+"""The columns of what went wrong, once that is over."""
 
 
 def stamp(at: ColumnElement[int]) -> ColumnElement[int]:
@@ -232,7 +234,8 @@ def _marker(at: Position | Mapping[str, Any]) -> Mapping[str, Any] | None:
 def claim_lost(execution: Execution) -> ClaimLost:
     return ClaimLost(
         f"{execution.topic} is no longer in the hands of execution {execution.id}: it was unlocked"
-        " or taken over, so nothing was written; the next run goes on with it"
+        " or taken over, so nothing was committed; the next run finds what its table holds, and"
+        " goes on from there"
     )
 
 
@@ -255,6 +258,8 @@ def columns_of(offset: Offset[Any]) -> dict[str, Any]:
         "complete_to": offset.complete_to,
         "failures": offset.failures,
         "reason": offset.reason,
+        "away_since": offset.away_since,
+        "wait": offset.wait,
         "full": offset.full,
         "versions": dict(offset.versions),
         "definition_version": offset.definition_version,
@@ -307,6 +312,8 @@ def offset_of(row: Mapping[Any, Any]) -> Offset[Any]:
         complete_to=row["complete_to"],
         failures=row["failures"],
         reason=row["reason"],
+        away_since=row["away_since"],
+        wait=row["wait"],
         full=row["full"],
         versions=row["versions"],
         definition_version=row["definition_version"],
@@ -462,7 +469,7 @@ def _resume(connection: Connection, topic: str, at: int) -> None:
         "state": resting(stopped.seq).value,
         # An open block stays one that failed: a mended definition may finish it.
         "failures": 1 if stopped.block else 0,
-        "reason": "",
+        **OVER,
     }
     change(connection, topic, changes, at)
 

@@ -12,7 +12,6 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, RowMapping, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tidegate.model.duration import DAY
 from tidegate.model.execution import Execution, Stream
 from tidegate.model.flow import Definition
 from tidegate.model.position import START, Block, Offset
@@ -50,9 +49,6 @@ from tidegate.store.schema import (
 )
 from tidegate.store.writer import Reader, Statement, Writer
 
-LOG_KEPT = 90 * DAY
-TRIM_EVERY = 100
-"""Blocks of a topic between two looks for log rows that are too old."""
 _RECORD_BLOCK = Statement(insert(blocks))
 _RECORD_LOAD = Statement(insert(etl_log))
 
@@ -101,17 +97,6 @@ def apply(connection: Connection, execution: Execution, record: Record, at: int)
 
 def keep_block(connection: Connection, commit: Commit, block: Block[Any]) -> None:
     """Keep what a commit moved its flow over."""
-    _record_block(connection, commit, block)
-    if block.seq % TRIM_EVERY == 0:
-        trim(connection, commit.execution.topic, older_than=commit.at - LOG_KEPT)
-
-
-def trim(connection: Connection, topic: str, *, older_than: int) -> None:
-    """Delete a topic's log rows from before a time."""
-    connection.execute(delete(etl_log).where(etl_log.c.topic == topic, etl_log.c.ts < older_than))
-
-
-def _record_block(connection: Connection, commit: Commit, block: Block[Any]) -> None:
     _RECORD_BLOCK.run(
         connection,
         {

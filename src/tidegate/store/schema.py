@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0008"
+REVISION = "0009"
 """The newest migration. Kept here so that opening a store of today needs no Alembic."""
 VERSION_TABLE = "tidegate_schema"
 
@@ -87,6 +87,8 @@ offsets = Table(
     _number("complete_to"),
     _number("failures"),
     _text("reason"),
+    _number("away_since", nullable=True),
+    Column("wait", BigInteger, nullable=False, server_default="0"),
     Column("full", Boolean, nullable=False),
     _json("versions"),
     _number("definition_version", nullable=True),

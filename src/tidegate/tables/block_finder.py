@@ -18,7 +18,7 @@ from tidegate.model.looks import Ahead, FileStatistics, Look
 from tidegate.model.position import GREATEST, Block, Offset, Position, before
 from tidegate.ports.outside import Looks, Recorded, Runtime
 from tidegate.spark.looks import PositionColumns, Tables
-from tidegate.spark.session import SparkHost, sentence
+from tidegate.spark.session import SparkHost, lake_error, sentence
 from tidegate.tables.definition import Processor, TableDefinition
 from tidegate.tables.plan import Limits
 from tidegate.tables.views import in_block, millis
@@ -151,6 +151,7 @@ class BlockFinder:
         topic, table = definition.topic, definition.table
         require_known(definition, offset, recorded)
         if recorded.seq < offset.seq and definition.processor is Processor.STEP:
+            self._lake.require_there()
             raise TopicStopped(
                 f"{table} holds {recorded.seq} blocks of {topic}, and the store knows of"
                 f" {offset.seq}: the table was deleted or rolled back; put it back, or build it"
@@ -197,6 +198,9 @@ class DeltaLake:
     def recorded(self, table: str, writer: str) -> Recorded:
         return self._tables.recorded(table, writer)
 
+    def require_there(self) -> None:
+        self._tables.require_there()
+
     def drop(self, table: str) -> None:
         self._tables.drop(table)
         database, _, name = table.partition(".")
@@ -204,7 +208,7 @@ class DeltaLake:
             # A catalog that outlives this process may know it by name.
             self._spark.fresh().sql(f"DROP TABLE IF EXISTS `{database}`.`{name}`")
         except Exception as error:
-            raise LakeError(f"{table} cannot be dropped: {sentence(error)}") from error
+            raise lake_error(error, f"{table} cannot be dropped: {sentence(error)}") from error
 
     def find_block(
         self, definition: TableDefinition, last: Position, frontier: Position, bound: int
@@ -227,7 +231,7 @@ class DeltaLake:
         except LakeError:
             raise
         except Exception as error:
-            raise LakeError(f"{base} cannot be read: {sentence(error)}") from error
+            raise lake_error(error, f"{base} cannot be read: {sentence(error)}") from error
 
 
 def positions(

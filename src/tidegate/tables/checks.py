@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,8 +24,8 @@ from tidegate.sql.reading import (
     tables_read,
     tokens_of,
 )
-from tidegate.sql.rules import doubled_names, step_findings
-from tidegate.tables.definition import Processor, TableDefinition
+from tidegate.sql.rules import doubled_names, given_columns, step_findings
+from tidegate.tables.definition import TOPIC_COLUMN, Processor, TableDefinition
 from tidegate.tables.graph import circles
 
 _NOT_FOR_SOURCES = (
@@ -89,6 +89,7 @@ def entry_problems(
             problems += _reload_problems(names, views)
     if definition.checks:
         problems += _unsteady(entry, names, views)
+    problems += _unknown_columns(entry, definition, known, views)
     problems += _unlisted(definition, known, views)
     return problems
 
@@ -147,6 +148,43 @@ def _shards(entry: Entry[Any], definition: TableDefinition) -> Iterator[tuple[st
     if definition.keys:
         message = "does not go with keys: the newest row of a key could be in another shard"
         yield "shards", message
+
+
+def _unknown_columns(
+    entry: Entry[Any], definition: TableDefinition, known: Sequence[str], views: Views
+) -> Iterator[Problem]:
+    """Name columns of the entry that its views do not give, as far as their text tells."""
+    if not known:
+        return
+    given = given_columns(views.texts[known[0]])
+    if given is None:
+        return
+    named = {
+        "keys": definition.keys,
+        "partition_by": definition.partition_by,
+        "cluster_by": definition.cluster_by,
+        "deleted": _columns_in(definition.deleted),
+        "checks": tuple(c for text in definition.checks.values() for c in _columns_in(text)),
+    }
+    ours = {*given, *((TOPIC_COLUMN,) if definition.tagged else ())}
+    for field, columns in named.items():
+        for column in dict.fromkeys(columns):
+            if column.lower() not in ours:
+                message = (
+                    f"names the column {column}, which the view {known[0]} does not give; it gives:"
+                    f" {', '.join(sorted(given))}"
+                )
+                yield entry.problem(field, message)
+
+
+def _columns_in(condition: str) -> tuple[str, ...]:
+    """Name the columns of a condition; what is behind a dot, or in a lambda, may be a field."""
+    if not condition or not _is_condition(condition):
+        return ()
+    (root,) = parse(condition, read=DIALECT)
+    if root is None or root.find(exp.Lambda, exp.Subquery, exp.Select) is not None:
+        return ()
+    return tuple(one.name for one in root.find_all(exp.Column) if not one.table)
 
 
 def _is_condition(text: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidegate.errors import FlowFailed
+from tidegate.errors import FlowFailed, TooManyFail
 from tidegate.model.entities import MOST_WAITING, FailedRow, FailedState, over_limit
 from tidegate.model.position import Position
 from tidegate.ports.outside import Runtime
@@ -237,7 +237,7 @@ class FailingRows:
             reasons = Counter(row.reason for row in fresh).most_common(3)
             told = "; ".join(f"{count:,} × {reason}" for reason, count in reasons)
             least = " at least" if len(fresh) > definition.max_failed_rows else ""
-            raise FlowFailed(
+            raise TooManyFail(
                 f"{len(fresh):,} rows{least} fail ({told}), {over}; nothing was written"
             )
         counts = self._failures.counts().get(definition.topic, {})
@@ -439,7 +439,7 @@ class Bisection:
     def _require_few(self, found: int) -> None:
         most = self._load.definition.max_failed_rows
         if found > most or self._tests > _MOST_TESTS:
-            raise FlowFailed(
+            raise TooManyFail(
                 f"Spark fails over {found:,} rows of the block at least, more than can be set aside"
                 f" (max_failed_rows is {most:,}); nothing was written"
             )

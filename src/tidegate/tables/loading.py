@@ -15,12 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 
 from tidegate.crashpoint import crashpoint
-from tidegate.errors import FlowFailed, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.model.execution import Outcome
 from tidegate.model.records import Columns, Measures
 from tidegate.ports.outside import Recorded, Runtime
 from tidegate.spark.looks import Tables
-from tidegate.spark.session import SparkHost, blames_a_row, sentence
+from tidegate.spark.session import SparkHost, blames_a_row, failed, sentence
 from tidegate.tables.definition import Processor, TableDefinition
 from tidegate.tables.failing_rows import Bisection, FailingRows, Raised, can_be_split
 from tidegate.tables.measures import figures_of, measures, observed, written
@@ -81,7 +81,8 @@ class Loader:
         except TidegateError:
             raise
         except Exception as error:
-            raise FlowFailed(explain(error, definition)) from error
+            self._tables.require_there()
+            raise failed(error, explain(error, definition)) from error
         finally:
             self._spark.forget(load.execution.id)
         crashpoint("block.after_load")

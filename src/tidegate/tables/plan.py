@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, assert_never
 
-from tidegate.model.duration import MINUTE, SECOND, format_duration
+from tidegate.model.duration import format_duration
 from tidegate.model.looks import Ahead, Look
+from tidegate.model.patience import after_failures
 from tidegate.model.position import GREATEST, START, Offset, OffsetState, Position, before, rfc3339
 from tidegate.tables.definition import Processor, TableDefinition
 from tidegate.tables.graph import order
@@ -54,7 +55,6 @@ class Facts:
     """The definitions, each behind those it waits for; found out where it is not given."""
 
 
-LONGEST_BACKOFF = 5 * MINUTE
 Sentence = str | tuple[Callable[..., str], *tuple[object, ...]]
 """A sentence, or what it is made of: few of a plan's sentences are ever read."""
 _UNBLOCKED: tuple[Sentence, int] = "", GREATEST
@@ -74,18 +74,20 @@ def blocked(
         mend = f"mend it, then `tidegate resume {offset.topic}`"
         return f"stopped: {offset.reason}; {mend}", GREATEST
     if offset.hostid and offset.hostid in facts.live_holders:
-        return f"held {_holder(offset)}", GREATEST
+        held = f"held {_holder(offset)}"
+        return (_in_spite, held, offset) if _troubled(offset) else held, GREATEST
     if lane is not None:
         why = f"waits for {lane.topic}, which writes the same table, held {_holder(lane)}"
         return why, GREATEST
     if facts.eager or offset.topic in facts.asked or offset.run is None:
         return _UNBLOCKED
     repeat = definition.repeat_or_default
-    if offset.failures:
-        wait = backoff(offset.failures, repeat)
+    if offset.away_since is not None or offset.failures:
+        away = offset.away_since is not None
+        wait = offset.wait if away else offset.wait or after_failures(offset.failures, repeat)
         again = offset.run + wait
         rests = _rests(offset.run, wait, facts.now)
-        return ((_failed, offset, again), again) if rests else _UNBLOCKED
+        return ((_tried_again, offset, again), again) if rests else _UNBLOCKED
     # A holder that died has moved `run` by its claim, and nothing else: what it began is not done.
     begun = offset.full or offset.block is not None or offset.hostid
     due_at, rests = offset.run + repeat, _rests(offset.run, repeat, facts.now) and not begun
@@ -97,9 +99,36 @@ def _rests(run: int, wait: int, now: int) -> bool:
     return now - wait < run <= now + wait
 
 
-def _failed(offset: Offset, again: int) -> str:
+def _troubled(offset: Offset) -> str:
+    """Say what is the matter; empty when nothing is."""
+    if offset.away_since is not None:
+        return f"away since {rfc3339(offset.away_since)} ({offset.reason})"
+    if not offset.failures or not offset.reason:
+        return ""
     times = "once" if offset.failures == 1 else f"{offset.failures} times"
-    return f"failed {times} ({offset.reason}); tried again at {rfc3339(again)}"
+    return f"failed {times} ({offset.reason})"
+
+
+def _tried_again(offset: Offset, again: int) -> str:
+    by_itself = "" if offset.away_since is None else ", and goes on by itself when that is over"
+    return f"{_troubled(offset)}; tried again at {rfc3339(again)}{by_itself}"
+
+
+def _in_spite(sentence: Sentence, offset: Offset) -> str:
+    """Say what holds a topic, or makes it due, and what went wrong before that."""
+    return f"{_told(sentence)}; before that it {_before_that(offset)}"
+
+
+def _before_that(offset: Offset) -> str:
+    was = "was " if offset.away_since is not None else ""
+    return f"{was}{_troubled(offset)}"
+
+
+def _told(sentence: Sentence) -> str:
+    if isinstance(sentence, str):
+        return sentence
+    write, *about = sentence
+    return write(*about)
 
 
 def _resting(definition: TableDefinition, due_at: int) -> str:
@@ -110,11 +139,6 @@ def _resting(definition: TableDefinition, due_at: int) -> str:
 
 def _holder(offset: Offset) -> str:
     return f"by {offset.hostid} since {rfc3339(offset.claimed_at or 0)}"
-
-
-def backoff(failures: int, repeat: int) -> int:
-    """Give the wait after so many failures in a row: 1 s, 2 s, 4 s … at most five minutes."""
-    return min(SECOND << min(failures - 1, 20), max(repeat, SECOND), LONGEST_BACKOFF)
 
 
 @dataclass(frozen=True)
@@ -189,6 +213,8 @@ class TableVerdict(NamedTuple):
     limits: Limits | None = None
     broken: bool = False
     """It cannot run although it should: something that it had is gone."""
+    away: bool = False
+    """It is broken for as long as the lake cannot be read."""
     rows_ahead: int = 0
     not_before: int = GREATEST
     """Of one that is not due: until then it cannot be, unless something else than time moves."""
@@ -196,10 +222,7 @@ class TableVerdict(NamedTuple):
     @property
     def why(self) -> str:
         """Say in words what makes the topic due, or what holds it back."""
-        if isinstance(self.reason, str):
-            return self.reason
-        write, *about = self.reason
-        return write(*about)
+        return _told(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +343,8 @@ def _verdict(
         reason, until = blocked(definition, offset, lane, facts)
         if reason:
             return TableVerdict(offset.topic, False, reason, verdict.complete_to, not_before=until)
+    if verdict.due and _troubled(offset):
+        return verdict._replace(reason=(_in_spite, verdict.reason, offset))
     return verdict
 
 
@@ -339,7 +364,9 @@ def _missing(
     complete_to = _stored(definition, facts).complete_to
     if tables[gone[0]].trouble:
         trouble = tables[gone[0]].trouble
-        return TableVerdict(definition.topic, False, trouble, complete_to, gone[0], broken=True)
+        return TableVerdict(
+            definition.topic, False, trouble, complete_to, gone[0], broken=True, away=True
+        )
     lost = [table for table in gone if table in facts.offsets]
     if lost:
         why = f"{lost[0]} is gone from the lake; put it back, or take it out of depends_on"

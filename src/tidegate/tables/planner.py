@@ -337,7 +337,10 @@ class TablePlanner:
 
     def _look_at(self, table: str, pos: str, id: str) -> Look:
         try:
-            return self._lake.look(table, pos, id, data_version=True)
+            look = self._lake.look(table, pos, id, data_version=True)
+            if not look.exists and table in self._offsets:
+                self._lake.require_there()
+            return look
         except LakeError as error:
             # One table that cannot be read holds up what is built from it, and nothing else.
             return Look(table, self._as_of, exists=False, trouble=str(error))
@@ -365,8 +368,12 @@ class TablePlanner:
             newest = self._newest(definition.base, looks)
             if newest is None or newest <= offset.last:
                 ahead.pop(topic, None)
-            else:
+                continue
+            try:
                 ahead[topic] = self._ahead_of(definition, offset, looks)
+            except LakeError:
+                # Nobody knows what lies there: whoever runs the topic says why it cannot be read.
+                ahead.pop(topic, None)
         if moved:
             self._ahead = ahead
         self._beyond = self._offsets, looks
@@ -416,7 +423,7 @@ def _version(applied: Applied | None, definition: TableDefinition) -> int:
 
 def _goes_on_from(offset: Offset | None) -> bool:
     """Tell whether the last execution failed or died, so that the next one is its retry."""
-    return offset is not None and (offset.block is not None or offset.failures > 0)
+    return offset is not None and offset.goes_on
 
 
 def _last_run(facts: Facts, definition: TableDefinition) -> int:

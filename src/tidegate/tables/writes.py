@@ -29,7 +29,7 @@ from tidegate.spark.delta_writes import (
     type_sql,
 )
 from tidegate.spark.looks import Tables
-from tidegate.spark.session import SparkHost, sentence
+from tidegate.spark.session import SparkHost, failed, sentence
 from tidegate.tables.definition import TOPIC_COLUMN, Processor, TableDefinition
 from tidegate.tables.measures import written
 from tidegate.tables.runner import Load
@@ -341,7 +341,8 @@ class Publisher:
         except TidegateError:
             raise
         except Exception as error:
-            raise FlowFailed(explain(error, definition)) from error
+            self._tables.require_there()
+            raise failed(error, explain(error, definition)) from error
         finally:
             self._spark.forget(load.execution.id)
         return replace(outcome, records=(*outcome.records, columns))
