@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -108,9 +109,12 @@ def away(shop: Shop, topic: str = "fact.bad") -> dict[str, Any]:
 def mounted(folder: Path, *options: str) -> Iterator[None]:
     """Have something else stand where a folder is; skip where that may not be done."""
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["mount", *options, folder], capture_output=True, check=False)
+    mount = ["mount", *options, str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip("this test has to mount something")
+        # Where all is to be tried, that it cannot be is a failure.
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up(f"nothing can be mounted here: {done.stderr.strip()}")
     try:
         yield
     finally:
