@@ -7,7 +7,19 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Insert, and_, bindparam, case, delete, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Insert,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tidegate.errors import ClaimLost, Deposed, WrongUse
@@ -202,6 +214,13 @@ _STAMPS = select(
     _COLUMNS.disabled,
 )
 _GONE = tuple(status.value for status in InstanceStatus if not status.lives)
+# Asked with every claim: counted, for a worker may have hundreds.
+_LIVES = and_(*(_COLUMNS.status != status for status in _GONE))
+_COUNTS: Sequence[ColumnElement[Any]] = (
+    func.count().label("known"),
+    func.count().filter(_LIVES).label("living"),
+)
+_MINE = Statement(select(*_COUNTS).where(_COLUMNS.process == bindparam("on_process")))
 _LIVING = _ALL.where(_COLUMNS.process != "", _COLUMNS.status.not_in(_GONE))
 _HELD = select(offsets.c.topic, offsets.c.hostid).where(offsets.c.hostid != "")
 
@@ -300,10 +319,10 @@ def lake_lost(
     if lake.one_commit_wins:
         return None
     hold(connection, "lake")
-    mine = [instance_of(row) for row in connection.execute(_OF, {"on_process": hostid}).mappings()]
-    if not mine:
+    mine = _MINE.first(connection, {"on_process": hostid})
+    if mine is None or not mine["known"]:
         return clash(connection, lake, hostid, dead)
-    if any(one.lives for one in mine):
+    if mine["living"]:
         return None
     raise ClaimLost(f"{hostid} was silent for too long: it writes nothing until it is known again")
 
