@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import LINEAGE, Cli, Shop
 from tests.kinds.counting import CountDefinition
+from tests.kinds.registered import CountFields, read
 from tidegate import wiring
 from tidegate.errors import Problem
-from tidegate.model.flow import Definition, Kind
+from tidegate.model.flow import Kind
 from tidegate.model.position import Offset
 from tidegate.project.folder import Found, KindReader, Project, Shared
-from tidegate.project.yaml import Entry, EntryFields, Form, Text
-
-
-class CountFields(EntryFields):
-    count: Text
-    into: Text
-    upto: Text = "10"
+from tidegate.project.yaml import Entry, Form
 
 
 def _read(entries: Sequence[Entry[CountFields]], shared: Shared) -> Found:
-    flows: list[tuple[Definition, Entry[Any]]] = []
-    problems = []
-    for entry in entries:
-        fields = entry.fields
-        flows.append((CountDefinition(fields.count, fields.into, {"x": int(fields.upto)}), entry))
-        if fields.into in shared.views.texts:
-            problems.append(entry.problem("into", "is a view"))
-    return Found(flows, problems)
+    views = shared.views.texts
+    problems = [one.problem("into", "is a view") for one in entries if one.fields.into in views]
+    return replace(read(entries, shared), problems=problems)
 
 
 def _check(project: Project) -> list[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.brokers import Broker
 from tests.databases import Database
+from tests.mounts import mounted
 from tests.projects import Folder
 from tests.proxy import Proxy
 from tidegate.model.messages import Channel
@@ -245,17 +245,8 @@ def test_a_worker_that_is_to_end_does_not_wait_for_a_store_that_is_gone(
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of a few megabytes."""
     folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tidegate", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        # Where all is to be tried, that it cannot be is a failure.
-        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
-        give_up(f"no disk can be mounted here: {done.stderr.strip()}")
-    try:
+    with mounted(folder, "-t", "tmpfs", "-o", "size=8m", "tidegate"):
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(folder: Path) -> Path:

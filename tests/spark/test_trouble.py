@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mounts import mounted
 from tests.projects import entries, orders
 from tests.spark.conftest import Shop
 from tidegate.model.execution import Execution
@@ -103,22 +100,6 @@ def away(shop: Shop, topic: str = "fact.bad") -> dict[str, Any]:
     row: dict[str, Any] = shop.json("offsets", "show", topic)[0]
     assert (row["state"], row["failures"], row["hostid"]) == ("AWAY", 0, "")
     return row
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[None]:
-    """Have something else stand where a folder is; skip where that may not be done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", *options, str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        # Where all is to be tried, that it cannot be is a failure.
-        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
-        give_up(f"nothing can be mounted here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_storage_that_is_gone_for_a_while_stops_nothing(shop: Shop) -> None:
